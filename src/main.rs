@@ -1,0 +1,6 @@
+//! The `forebay` program: arguments, then run.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

@@ -1,0 +1,78 @@
+//! UTF-8 text that shares the bytes it was read from.
+
+use bytes::Bytes;
+use core::fmt;
+
+/// Valid UTF-8 without U+0000 [MQTT-1.5.4-1] [MQTT-1.5.4-2], as shared bytes.
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Text(Bytes);
+
+impl Text {
+    /// Checks and takes the bytes; `None` if they are not UTF-8 or hold U+0000.
+    pub fn new(bytes: Bytes) -> Option<Self> {
+        (core::str::from_utf8(&bytes).is_ok() && !bytes.contains(&0)).then_some(Self(bytes))
+    }
+
+    /// From a constant of ours.
+    pub const fn from_static(text: &'static str) -> Self {
+        Self(Bytes::from_static(text.as_bytes()))
+    }
+
+    /// The bytes, which are UTF-8.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The shared bytes themselves.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// As a string slice. Checks again (no unsafe here); use [`Text::as_bytes`] on hot paths.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A copy that does not hold on to the buffer that it was read from.
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+}
+
+impl From<&str> for Text {
+    /// U+0000 is dropped; the rest is kept.
+    fn from(text: &str) -> Self {
+        if text.contains('\0') {
+            return Self(Bytes::from(text.replace('\0', "")));
+        }
+        Self(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        if text.contains('\0') { Self::from(text.as_str()) } else { Self(Bytes::from(text)) }
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
