@@ -56,3 +56,15 @@ const _: () = assert!(SEGMENT_SIZE_MIN < SEGMENT_SIZE_MAX);
 const _: () = assert!(FRAME_ALIGN.is_power_of_two());
 const _: () = assert!(BUDGET_SEGMENTS_MIN > CLEANER_RESERVE_SEGMENTS);
 const _: () = assert!(PACKET_SIZE_MAX < REMAINING_LENGTH_MAX);
+
+// ── mqtt ──
+/// User properties in one packet: five bytes on the wire each become some seventy in memory.
+pub const USER_PROPERTIES_MAX: usize = 1_024;
+/// Filters in one SUBSCRIBE or UNSUBSCRIBE.
+pub const FILTERS_PER_PACKET_MAX: usize = 4_096;
+/// Subscription identifiers in one PUBLISH.
+pub const SUBSCRIPTION_IDS_MAX: usize = 4_096;
+/// Text and binary fields have two bytes of length [MQTT-1.5.4] [MQTT-1.5.6].
+pub const FIELD_BYTES_MAX: usize = 65_535;
+
+const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
