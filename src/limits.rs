@@ -115,3 +115,14 @@ pub const PARTIAL_FREE: usize = 16 << 10;
 pub const PARTIAL_SHARE: u64 = 4;
 /// Nanoseconds that a large packet may take to come in whole.
 pub const PACKET_TIMEOUT_NS: u64 = 120_000_000_000;
+// ── mqtt ──
+/// User properties in one packet: five bytes on the wire each become some seventy in memory.
+pub const USER_PROPERTIES_MAX: usize = 1_024;
+/// Filters in one SUBSCRIBE or UNSUBSCRIBE.
+pub const FILTERS_PER_PACKET_MAX: usize = 4_096;
+/// Subscription identifiers in one PUBLISH.
+pub const SUBSCRIPTION_IDS_MAX: usize = 4_096;
+/// Text and binary fields have two bytes of length [MQTT-1.5.4] [MQTT-1.5.6].
+pub const FIELD_BYTES_MAX: usize = 65_535;
+
+const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
