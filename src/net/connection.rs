@@ -5,8 +5,8 @@ use super::outbox::{Outbox, OutputPool};
 use super::socket::Socket;
 use crate::engine::io::CloseCause;
 use crate::limits::{
-    BUFFER_POOL_MAX, CONNECT_TIMEOUT_NS, INBOX_PACKETS_MAX, PACKET_TIMEOUT_NS, PARTIAL_FREE, READ_BUFFER, READ_SPACE_MIN,
-    UNANSWERED_PUBLISHES_MAX,
+    BUFFER_POOL_MAX, CONNECT_TIMEOUT_NS, INBOX_PACKETS_MAX, PACKET_TIMEOUT_NS, PARTIAL_FREE, READ_BUFFER,
+    READ_SPACE_MIN, UNANSWERED_PUBLISHES_MAX,
 };
 use crate::mqtt::decode::{Decoder, Peer};
 use crate::mqtt::encode::encode;
@@ -462,18 +462,24 @@ impl Connection {
 
     /// Queues the last word of the shell's own closing: MQTT 5 says why, 3.1.1 just closes [MQTT-4.13.1-1].
     pub fn farewell(&mut self, reason: Reason, pool: &mut OutputPool) {
-        match self.version {
-            Some(Version::V5) if self.connack_sent => {
+        let v5 = self.decoder.version() == Some(Version::V5);
+        if self.connack_sent {
+            if v5 {
                 let properties = DisconnectProperties::default();
                 self.send(&Packet::Disconnect(Box::new(Disconnect { reason, properties })), pool);
             }
-            // A protocol level that we do not know: in the old form, which every client can read [MQTT-3.1.2-2].
-            None if reason == Reason::UNSUPPORTED_VERSION => {
-                let properties = ConnAckProperties::default();
-                let refusal = ConnAck { session_present: false, reason: Reason(1), properties };
-                self.send(&Packet::ConnAck(Box::new(refusal)), pool);
-            }
-            _ => {}
+            return;
+        }
+        let reason = match (v5, reason) {
+            (true, reason) => reason,
+            // Unacceptable protocol level: the one return code of 3.1.1 that a CONNECT we cannot read may get [MQTT-3.1.2-2].
+            (false, Reason::UNSUPPORTED_VERSION) => Reason(1),
+            (false, _) => return,
+        };
+        self.version = self.decoder.version();
+        if reason != Reason::KEEP_ALIVE_TIMEOUT && self.version.is_some() {
+            let properties = ConnAckProperties::default();
+            self.send(&Packet::ConnAck(Box::new(ConnAck { session_present: false, reason, properties })), pool);
         }
     }
 

@@ -158,7 +158,8 @@ impl Listener {
                 Ok(accepted) => return Poll::Ready(Ok(accepted)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.source.readable.set(false),
                 // The peer gave up before it was accepted.
-                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }

@@ -13,6 +13,8 @@ pub mod socket;
 pub mod table;
 
 mod network;
+#[cfg(test)]
+mod tests;
 
 pub use listener::{BindError, Incoming, Quota, bind};
 pub use network::Network;

@@ -176,10 +176,14 @@ async fn accept(listener: Listener, reactor: Rc<Reactor>, accepted: Rc<RefCell<V
                     failing = false;
                     accepted.borrow_mut().push(incoming);
                 }
-                Ok(Accepted::Refused(peer)) => ::log::debug!("connection of {peer} refused: max_connections is reached"),
+                Ok(Accepted::Refused(peer)) => {
+                    ::log::debug!("connection of {peer} refused: max_connections is reached")
+                }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        ::log::error!("cannot accept connections: {error}; raise the limit of open files (LimitNOFILE)");
+                        ::log::error!(
+                            "cannot accept connections: {error}; raise the limit of open files (LimitNOFILE)"
+                        );
                     }
                     reactor.sleep_until(reactor.now_ns().saturating_add(ACCEPT_RETRY_NS)).await;
                 }

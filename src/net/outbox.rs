@@ -82,7 +82,9 @@ impl SharedMessage<'_> {
         range
             .get_or_insert_with(|| {
                 let start = bytes.len();
-                encode_publish(self.publish, version, bytes);
+                if encode_publish(self.publish, version, bytes).is_err() {
+                    bytes.truncate(start);
+                }
                 start..bytes.len()
             })
             .clone()
@@ -144,7 +146,12 @@ impl Outbox {
     }
 
     /// Adds what `encode` writes, unless that is more than `max_packet_size`; returns whether it was added.
-    pub fn add(&mut self, pool: &mut OutputPool, max_packet_size: usize, encode: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
+    pub fn add(
+        &mut self,
+        pool: &mut OutputPool,
+        max_packet_size: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> bool {
         let pending = self.pending.get_or_insert_with(|| pool.take());
         let start = pending.own.len();
         let fits = encode(&mut pending.own) && pending.own.len() - start <= max_packet_size;
@@ -167,7 +174,7 @@ impl Outbox {
     ) -> bool {
         let wire = if version == Version::V5 { Wire::V5 } else { Wire::V3 };
         let range = message.range(wire);
-        if range.len() > max_packet_size {
+        if range.is_empty() || range.len() > max_packet_size {
             return false;
         }
         self.pending.get_or_insert_with(|| pool.take());
@@ -252,6 +259,7 @@ impl Outbox {
             Poll::Ready(Ok(written)) => written,
             other => return other,
         };
+        drop(slices);
         let from_backlog = written.min(self.backlog.len());
         self.backlog.advance(from_backlog);
         let mut rest = written - from_backlog;
@@ -332,7 +340,7 @@ mod tests {
 
     fn encoded(publish: &Publish, version: Version) -> Vec<u8> {
         let mut bytes = Vec::new();
-        encode_publish(publish, version, &mut bytes);
+        encode_publish(publish, version, &mut bytes).unwrap();
         bytes
     }
 
@@ -351,7 +359,8 @@ mod tests {
                 out.extend_from_slice(b"ACK2");
                 true
             });
-            let want = [b"ACK1".to_vec(), encoded(&a, Version::V5), encoded(&b, Version::V5), b"ACK2".to_vec()].concat();
+            let want =
+                [b"ACK1".to_vec(), encoded(&a, Version::V5), encoded(&b, Version::V5), b"ACK2".to_vec()].concat();
             assert_eq!(outbox.len(), want.len());
             let mut pipe = Pipe { taken: Vec::new(), room, calls: 0 };
             let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -379,7 +388,8 @@ mod tests {
                 assert!(outbox.add_shared(&mut pool, &mut message, version, 100));
             }
         }
-        let bytes: usize = ["one", "two", "three"].map(|text| encoded(&publish(text), Version::V311).len()).iter().sum();
+        let bytes: usize =
+            ["one", "two", "three"].map(|text| encoded(&publish(text), Version::V311).len()).iter().sum();
         assert_eq!(shared.v3.len(), bytes);
         assert!(outboxes.iter().all(|outbox| outbox.pending.as_ref().unwrap().pieces.len() == 1));
     }

@@ -55,18 +55,18 @@ pub(super) struct Source {
     pub(super) writable: Cell<bool>,
     /// The peer closed its side, or the connection failed: read until the end shows, whatever the length of a read says.
     pub(super) hung_up: Cell<bool>,
-    reader: Cell<Option<Waker>>,
-    writer: Cell<Option<Waker>>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
 }
 
 impl Source {
     pub(super) fn wait_readable<T>(&self, waker: &Waker) -> Poll<T> {
-        self.reader.set(Some(waker.clone()));
+        self.reader.replace(Some(waker.clone()));
         Poll::Pending
     }
 
     pub(super) fn wait_writable<T>(&self, waker: &Waker) -> Poll<T> {
-        self.writer.set(Some(waker.clone()));
+        self.writer.replace(Some(waker.clone()));
         Poll::Pending
     }
 
@@ -92,7 +92,6 @@ impl Source {
 }
 
 /// The epoll set, its sockets and its coarse timers.
-#[derive(Debug)]
 pub struct Reactor {
     epoll: OwnedFd,
     bell: Arc<Bell>,
@@ -100,6 +99,12 @@ pub struct Reactor {
     events: RefCell<Vec<epoll::Event>>,
     sleepers: RefCell<Vec<(u64, Waker)>>,
     now_ns: Cell<u64>,
+}
+
+impl std::fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reactor").field("sources", &self.sources.borrow().len()).finish_non_exhaustive()
+    }
 }
 
 impl Reactor {
@@ -130,14 +135,15 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         let entry = sources.vacant_entry();
         let flags = Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET;
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(entry.key() as u64), flags)?;
+        let key = entry.key();
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key as u64), flags)?;
         Ok(Rc::clone(entry.insert(Rc::new(Source {
-            key: entry.key(),
+            key,
             readable: Cell::new(false),
             writable: Cell::new(writable),
             hung_up: Cell::new(false),
-            reader: Cell::new(None),
-            writer: Cell::new(None),
+            reader: RefCell::new(None),
+            writer: RefCell::new(None),
         }))))
     }
 

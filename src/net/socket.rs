@@ -52,7 +52,12 @@ impl Socket {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    fn poll_writing(&self, cx: &Context<'_>, bytes: usize, write: impl Fn() -> io::Result<usize>) -> Poll<io::Result<usize>> {
+    fn poll_writing(
+        &self,
+        cx: &Context<'_>,
+        bytes: usize,
+        write: impl Fn() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
         loop {
             if !self.source.writable.get() {
                 return self.source.wait_writable(cx.waker());

@@ -5,8 +5,8 @@ use super::outbox::{OutputPool, Sent, SharedBytes};
 use super::socket::Socket;
 use crate::engine::io::{CloseCause, Gate, Input, Output};
 use crate::limits::{
-    CLOSE_TIMEOUT_NS, CONNECTIONS_PER_THREAD_MAX, IDLE_SCAN_NS, IO_THREADS_MAX, SOCKET_QUEUE_BYTES_MAX, SOCKET_QUEUE_HIGH,
-    SOCKET_QUEUE_LOW,
+    CLOSE_TIMEOUT_NS, CONNECTIONS_PER_THREAD_MAX, IDLE_SCAN_NS, IO_THREADS_MAX, SOCKET_QUEUE_BYTES_MAX,
+    SOCKET_QUEUE_HIGH, SOCKET_QUEUE_LOW,
 };
 use crate::mqtt::Publish;
 use crate::net::listener::Permit;
@@ -122,7 +122,8 @@ impl Table {
         }
         let entry = self.connections.vacant_entry();
         self.serial += 1;
-        let number = (self.serial << (THREAD_BITS + SLOT_BITS)) | ((entry.key() as u64) << THREAD_BITS) | self.thread as u64;
+        let number =
+            (self.serial << (THREAD_BITS + SLOT_BITS)) | ((entry.key() as u64) << THREAD_BITS) | self.thread as u64;
         let id = ConnId(number);
         entry.insert(Connection::new(id, socket, permit, limits, self.intake.now_ns));
         self.notes.push(Note::Opened { conn: id, listener, peer });
@@ -387,13 +388,15 @@ impl Table {
         let mut over = Vec::new();
         for (_, connection) in &mut self.connections {
             match connection.life {
-                Life::Open if connection.ending.is_none() && connection.is_overdue(now_ns) => {
-                    connection.ending = Some(Ending::Overdue);
-                    queue(connection, &mut self.ready);
-                    self.pressing = true;
+                Life::Open => {
+                    if connection.ending.is_none() && connection.is_overdue(now_ns) {
+                        connection.ending = Some(Ending::Overdue);
+                        queue(connection, &mut self.ready);
+                        self.pressing = true;
+                    }
                 }
                 Life::Closing { until_ns } if until_ns <= now_ns => over.push(connection.id),
-                _ => {}
+                Life::Closing { .. } => {}
             }
         }
         over.into_iter().for_each(|id| self.remove(id));
