@@ -56,3 +56,13 @@ const _: () = assert!(SEGMENT_SIZE_MIN < SEGMENT_SIZE_MAX);
 const _: () = assert!(FRAME_ALIGN.is_power_of_two());
 const _: () = assert!(BUDGET_SEGMENTS_MIN > CLEANER_RESERVE_SEGMENTS);
 const _: () = assert!(PACKET_SIZE_MAX < REMAINING_LENGTH_MAX);
+
+// The engine.
+/// Records in one answer to a question of the admin side.
+pub const RECORDS_PER_ANSWER_MAX: usize = 1_000;
+/// Questions for records that are answered at once.
+pub const QUESTIONS_MAX: usize = 16;
+/// The tail in memory takes this part of the memory budget: one in so many.
+pub const TAIL_SHARE: usize = 16;
+/// What is appended and not yet synced takes at most this part of the memory budget.
+pub const UNCOMMITTED_SHARE: usize = 4;
