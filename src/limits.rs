@@ -115,6 +115,15 @@ pub const PARTIAL_FREE: usize = 16 << 10;
 pub const PARTIAL_SHARE: u64 = 4;
 /// Nanoseconds that a large packet may take to come in whole.
 pub const PACKET_TIMEOUT_NS: u64 = 120_000_000_000;
+// The engine.
+/// Records in one answer to a question of the admin side.
+pub const RECORDS_PER_ANSWER_MAX: usize = 1_000;
+/// Questions for records that are answered at once.
+pub const QUESTIONS_MAX: usize = 16;
+/// The tail in memory takes this part of the memory budget: one in so many.
+pub const TAIL_SHARE: usize = 16;
+/// What is appended and not yet synced takes at most this part of the memory budget.
+pub const UNCOMMITTED_SHARE: usize = 4;
 // ── mqtt ──
 /// User properties in one packet: five bytes on the wire each become some seventy in memory.
 pub const USER_PROPERTIES_MAX: usize = 1_024;
@@ -126,3 +135,36 @@ pub const SUBSCRIPTION_IDS_MAX: usize = 4_096;
 pub const FIELD_BYTES_MAX: usize = 65_535;
 
 const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
+// Router and sessions.
+
+/// Subscriptions of all sessions together.
+pub const SUBSCRIPTIONS_MAX: usize = 200_000;
+/// Nodes of a tree of filters: one for each distinct prefix of levels.
+pub const FILTER_NODES_MAX: usize = 262_144;
+/// Bytes of the distinct level names in a tree of filters.
+pub const FILTER_NAME_BYTES_MAX: usize = 8 << 20;
+/// Bytes of the longest topic that the topic cache keeps; longer ones are matched anew each time.
+pub const TOPIC_CACHE_KEY_MAX: usize = 1_024;
+/// Matches held by all entries of the topic cache together.
+pub const TOPIC_CACHE_MATCHES_MAX: usize = 100_000;
+/// Bytes of a client identifier; longer ones are refused.
+pub const CLIENT_ID_BYTES_MAX: usize = 1_024;
+/// Bytes of a user name; longer ones are refused.
+pub const USER_NAME_BYTES_MAX: usize = 1_024;
+/// Topic aliases that a client may set, announced in CONNACK.
+pub const TOPIC_ALIASES_MAX: u16 = 16;
+/// Bytes of the topics behind the aliases of one connection.
+pub const TOPIC_ALIAS_BYTES_MAX: usize = 16 << 10;
+/// Bytes of one will with its topic and properties.
+pub const WILL_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all wills together.
+pub const WILLS_BYTES_MAX: usize = 4 << 20;
+/// Packet identifiers of a session that are kept without an allocation.
+pub const PACKET_IDS_INLINE: usize = 8;
+/// Messages that a session may have acknowledged beyond its oldest unacknowledged one.
+pub const OUTBOUND_BEYOND_MAX: usize = 256;
+/// Sessions that one call ends because their time is up.
+pub const EXPIRIES_PER_CALL_MAX: usize = 256;
+
+const _: () = assert!(FILTER_NODES_MAX < u32::MAX as usize - 2);
+const _: () = assert!(WILL_BYTES_MAX <= WILLS_BYTES_MAX);
