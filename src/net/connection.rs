@@ -156,8 +156,6 @@ pub enum Life {
 pub struct ConnectionLimits {
     /// Bytes of the largest packet that it may send.
     pub max_packet_size: u32,
-    /// Unacknowledged QoS 1 and 2 publishes that it may have under way (Receive Maximum of MQTT 5).
-    pub receive_maximum: u16,
     /// Bytes per second that are read from it.
     pub rate: Option<u64>,
 }
@@ -198,7 +196,8 @@ pub struct Connection {
     rest: BytesMut,
     /// Bytes for which the inbox had no room.
     undecoded: Bytes,
-    receive_maximum: u16,
+    /// What the engine announced as Receive Maximum.
+    receive_max: Option<u16>,
     /// QoS 1 and 2 publishes decoded and not finally acknowledged.
     unacked: u32,
     /// Of those, the ones that have had no answer at all.
@@ -240,7 +239,7 @@ impl Connection {
             decoder: Decoder::new(Peer::Client, limits.max_packet_size),
             rest: BytesMut::new(),
             undecoded: Bytes::new(),
-            receive_maximum: limits.receive_maximum,
+            receive_max: None,
             unacked: 0,
             unanswered: 0,
             bucket,
@@ -290,8 +289,8 @@ impl Connection {
             && self.ending.is_none()
             && self.inbox.len() < INBOX_PACKETS_MAX
             && self.bucket.as_ref().is_none_or(|bucket| bucket.tokens > 0)
-            // MQTT 5 has Receive Maximum for this. A release must get through, so only what got no answer counts.
-            && (self.version == Some(Version::V5) || self.unanswered < UNANSWERED_PUBLISHES_MAX)
+            // For who has no Receive Maximum. A release must get through, so only what got no answer counts.
+            && (self.receive_max.is_some() || self.unanswered < UNANSWERED_PUBLISHES_MAX)
     }
 
     /// Sets memory aside for a large packet that has begun; false if there is none now.
@@ -383,8 +382,8 @@ impl Connection {
                 self.unacked += 1;
                 // One that is sent again may share the answer with its first copy.
                 self.unanswered += u32::from(!publish.dup);
-                if self.version == Some(Version::V5) && self.unacked > u32::from(self.receive_maximum) {
-                    let text = format!("more than {} unacknowledged publishes", self.receive_maximum);
+                if let Some(max) = self.receive_max.filter(|max| self.unacked > u32::from(*max)) {
+                    let text = format!("more than {max} unacknowledged publishes");
                     self.ending = Some(Ending::Malformed(Reason::RECEIVE_MAXIMUM_EXCEEDED, text));
                     return;
                 }
@@ -430,10 +429,17 @@ impl Connection {
     }
 
     /// The engine took the connection in (or is about to refuse it in this version).
-    pub fn accepted(&mut self, version: Version, max_packet_size: u32, idle_limit_ns: Option<u64>) {
+    pub fn accepted(
+        &mut self,
+        version: Version,
+        max_packet_size: u32,
+        receive_max: Option<u16>,
+        idle_limit_ns: Option<u64>,
+    ) {
         self.version = Some(version);
         self.decoder.set_version(version);
         self.peer_max_packet = usize::try_from(max_packet_size).unwrap_or(usize::MAX);
+        self.receive_max = receive_max;
         self.idle_limit_ns = idle_limit_ns;
     }
 

@@ -100,7 +100,10 @@ struct Pending {
 
 /// Spare [`Pending`]s of one I/O thread.
 #[derive(Debug, Default)]
-pub struct OutputPool(Vec<Box<Pending>>);
+pub struct OutputPool(
+    // Boxed where they are used, so that an idle connection has a pointer instead of two empty vectors.
+    #[expect(clippy::vec_box)] Vec<Box<Pending>>,
+);
 
 impl OutputPool {
     fn take(&mut self) -> Box<Pending> {

@@ -3,14 +3,14 @@
 use super::connection::{Connection, ConnectionLimits, Ending, Intake, Life, Received};
 use super::outbox::{OutputPool, Sent, SharedBytes};
 use super::socket::Socket;
-use crate::engine::io::{CloseCause, Gate, Input, Output};
+use crate::engine::io::{CloseCause, Input, Output};
 use crate::limits::{
     CLOSE_TIMEOUT_NS, CONNECTIONS_PER_THREAD_MAX, IDLE_SCAN_NS, IO_THREADS_MAX, SOCKET_QUEUE_BYTES_MAX,
     SOCKET_QUEUE_HIGH, SOCKET_QUEUE_LOW,
 };
 use crate::mqtt::Publish;
 use crate::net::listener::Permit;
-use crate::session::ack_queue::{AckQueue, OPEN};
+use crate::session::ack_queue::AckQueue;
 use crate::types::{ConnId, Seq};
 use slab::Slab;
 use std::task::{Context, Poll, Waker};
@@ -214,10 +214,6 @@ impl Table {
     pub fn apply(&mut self, output: Output) -> Option<Output> {
         match output {
             Output::Ack { conn, packet, gate } => {
-                let gate = match gate {
-                    Gate::Now => OPEN,
-                    Gate::Synced(seq) => seq,
-                };
                 if let Some(connection) = open(&mut self.connections, conn)
                     && let Some(packet) = self.acks.push(conn, packet, gate)
                 {
@@ -232,9 +228,9 @@ impl Table {
                 }
             }
             Output::Deliver { subscribers, publish } => self.deliver(&subscribers, &publish),
-            Output::Accepted { conn, version, max_packet_size, idle_limit_ns } => {
+            Output::Accepted { conn, version, max_packet_size, receive_max, idle_limit_ns } => {
                 if let Some(connection) = lookup(&mut self.connections, conn) {
-                    connection.accepted(version, max_packet_size, idle_limit_ns);
+                    connection.accepted(version, max_packet_size, receive_max, idle_limit_ns);
                 }
             }
             Output::Hold { conn } => {
@@ -341,6 +337,9 @@ impl Table {
             self.after_send(id, sent);
         }
         self.shared.clear();
+        // What the engine left without holding it, because its turn was full, is for the next turn.
+        let Self { ready, connections, .. } = self;
+        self.pressing |= ready.iter().any(|id| open(connections, *id).is_some_and(|connection| !connection.held));
         std::mem::take(&mut self.refused)
     }
 

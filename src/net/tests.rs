@@ -2,7 +2,7 @@
 
 use super::connection::ConnectionLimits;
 use super::*;
-use crate::engine::io::{CloseCause, Gate, Input, Output};
+use crate::engine::io::{CloseCause, Input, Output};
 use crate::limits::{SOCKET_QUEUE_HIGH, SOCKET_QUEUE_LOW};
 use crate::mqtt::decode::{Decoder, Peer};
 use crate::mqtt::encode::encode;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-const LIMITS: ConnectionLimits = ConnectionLimits { max_packet_size: 1 << 20, receive_maximum: 4, rate: None };
+const LIMITS: ConnectionLimits = ConnectionLimits { max_packet_size: 1 << 20, rate: None };
 
 /// A network in the test's own thread; `turn` is what an I/O thread does.
 struct Bench {
@@ -112,7 +112,8 @@ fn take(
             Packet::Connect(connect) => {
                 let (version, max_packet_size) = (connect.version, 100_000);
                 let idle_limit_ns = Some(u64::from(connect.keep_alive_s) * 1_500_000_000).filter(|limit| *limit > 0);
-                out.push(Output::Accepted { conn, version, max_packet_size, idle_limit_ns });
+                let receive_max = (version == Version::V5).then_some(4);
+                out.push(Output::Accepted { conn, version, max_packet_size, receive_max, idle_limit_ns });
                 let properties = ConnAckProperties::default();
                 let answer = ConnAck { session_present: false, reason: Reason::SUCCESS, properties };
                 out.push(Output::Send { conn, packet: Packet::ConnAck(Box::new(answer)) });
@@ -183,7 +184,7 @@ fn publish(qos: QoS, packet_id: u16, payload: &[u8]) -> Publish {
 }
 
 fn ack(conn: ConnId, packet_id: u16, gate: Seq) -> Output {
-    Output::Ack { conn, packet: Packet::PubAck(Ack::new(packet_id, Reason::SUCCESS)), gate: Gate::Synced(gate) }
+    Output::Ack { conn, packet: Packet::PubAck(Ack::new(packet_id, Reason::SUCCESS)), gate }
 }
 
 #[test]
@@ -353,7 +354,8 @@ fn who_sends_no_connect_or_no_ping_in_time_is_closed() {
     bench.until("opened", |bench| bench.opened.len() == 1);
     let (mut quick, conn) = bench.client(Version::V5);
     let (version, max_packet_size) = (Version::V5, 1000);
-    bench.apply(vec![Output::Accepted { conn, version, max_packet_size, idle_limit_ns: Some(1_500_000_000) }]);
+    let (receive_max, idle_limit_ns) = (None, Some(1_500_000_000));
+    bench.apply(vec![Output::Accepted { conn, version, max_packet_size, receive_max, idle_limit_ns }]);
     bench.turn();
     bench.start -= Duration::from_secs(1);
     bench.turn();
