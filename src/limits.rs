@@ -96,8 +96,6 @@ pub const IO_THREADS_MAX: usize = 64;
 pub const CONNECTIONS_PER_THREAD_MAX: usize = 1 << 18;
 /// Outputs waiting in the mailbox of an I/O thread above which the others stop reading their sockets.
 pub const MAILBOX_OUTPUTS_MAX: usize = 65_536;
-/// Sealed groups that wait for the committer; above it the open group goes on filling.
-pub const COMMIT_GROUPS_MAX: usize = 64;
 /// Questions of the admin side under way at once.
 pub const ADMIN_REQUESTS_MAX: usize = 64;
 /// Nanoseconds within which an orderly stop ends, finished or not.
@@ -168,3 +166,9 @@ pub const EXPIRIES_PER_CALL_MAX: usize = 256;
 
 const _: () = assert!(FILTER_NODES_MAX < u32::MAX as usize - 2);
 const _: () = assert!(WILL_BYTES_MAX <= WILLS_BYTES_MAX);
+/// Nanoseconds before the first new try of a commit that failed.
+pub const COMMIT_RETRY_MIN_NS: u64 = 100_000_000;
+/// Nanoseconds between such tries at most.
+pub const COMMIT_RETRY_MAX_NS: u64 = 5_000_000_000;
+/// Nanoseconds that the last bytes may take to leave when the process stops.
+pub const UNSENT_AT_STOP_NS: u64 = 300_000_000;
