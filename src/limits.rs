@@ -88,3 +88,7 @@ pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 pub const STATE_FLUSH_MS: u64 = 10_000;
 /// Times that the state is opened again while its former handle is still closing.
 pub const STATE_REOPEN_TRIES: u32 = 50;
+/// Least memory budget, in bytes.
+pub const MEMORY_BUDGET_MIN: u64 = 8 << 20;
+/// In-flight messages per connection and direction; fixed arrays of the hot path have this capacity.
+pub const INFLIGHT_MAX: u16 = 1_024;
