@@ -90,7 +90,7 @@ pub const STATE_FLUSH_MS: u64 = 10_000;
 pub const STATE_REOPEN_TRIES: u32 = 50;
 /// Least memory budget, in bytes.
 pub const MEMORY_BUDGET_MIN: u64 = 8 << 20;
-/// In-flight messages per connection and direction; fixed arrays of the hot path have this capacity.
+/// In-flight messages per connection and direction that may be configured at most.
 pub const INFLIGHT_MAX: u16 = 1_024;
 // ── mqtt ──
 /// User properties in one packet: five bytes on the wire each become some seventy in memory.
