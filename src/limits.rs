@@ -122,6 +122,41 @@ pub const QUESTIONS_MAX: usize = 16;
 pub const TAIL_SHARE: usize = 16;
 /// What is appended and not yet synced takes at most this part of the memory budget.
 pub const UNCOMMITTED_SHARE: usize = 4;
+// storage and configuration
+/// Segment files that are open at once for readers.
+pub const OPEN_SEGMENTS_MAX: usize = 16;
+/// Spare segments kept ready at most; more are removed.
+pub const SPARE_SEGMENTS_MAX: usize = 2;
+/// Buffers of one vectored write to a segment; more are written in several.
+pub const WRITE_BUFFERS_MAX: usize = 256;
+/// Bytes of zeros written at a time while a spare is filled.
+pub const ZERO_FILL_BYTES: usize = 256 << 10;
+/// Bytes of a spare that may be dirty before they are synced, so that filling does not hold up the committer's syncs.
+pub const ZERO_FILL_SYNC_BYTES: u64 = 4 << 20;
+/// Foreign files that are named in a report; the rest is counted.
+pub const FOREIGN_NAMES_MAX: usize = 5;
+/// Files and folders looked at when the space of data_dir is measured.
+pub const USAGE_ENTRIES_MAX: usize = 100_000;
+/// Longest gateway id, in bytes.
+pub const GATEWAY_ID_MAX: usize = 64;
+/// Longest name of a stream or an upstream, in bytes.
+pub const STREAM_NAME_MAX: usize = 64;
+/// Topic filters of all streams together.
+pub const STREAM_FILTERS_MAX: usize = 4_096;
+/// Listeners in the configuration.
+pub const LISTENERS_MAX: usize = 16;
+/// Threads that serve sockets.
+pub const IO_THREADS_MAX: usize = 16;
+/// Bytes of a configuration file.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Milliseconds between sled's own flushes, in which it also gives back space. Nothing waits for them.
+pub const STATE_FLUSH_MS: u64 = 10_000;
+/// Times that the state is opened again while its former handle is still closing.
+pub const STATE_REOPEN_TRIES: u32 = 50;
+/// Least memory budget, in bytes.
+pub const MEMORY_BUDGET_MIN: u64 = 8 << 20;
+/// In-flight messages per connection and direction that may be configured at most.
+pub const INFLIGHT_MAX: u16 = 1_024;
 // ── mqtt ──
 /// User properties in one packet: five bytes on the wire each become some seventy in memory.
 pub const USER_PROPERTIES_MAX: usize = 1_024;
@@ -172,3 +207,34 @@ pub const COMMIT_RETRY_MIN_NS: u64 = 100_000_000;
 pub const COMMIT_RETRY_MAX_NS: u64 = 5_000_000_000;
 /// Nanoseconds that the last bytes may take to leave when the process stops.
 pub const UNSENT_AT_STOP_NS: u64 = 300_000_000;
+// The log.
+
+/// Partitions that one group touches at most; the group is sealed before another one joins.
+pub const GROUP_PARTITIONS_MAX: usize = 256;
+/// Bytes of control records for which there is always room in the group of the record just appended.
+pub const GROUP_CONTROL_ROOM: usize = 4 << 10;
+/// Bytes of a group above which a turn should not go on filling it (a larger single record still fits).
+pub const GROUP_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one write, which is what a power cut can tear; several groups share it.
+pub const COMMIT_WRITE_BYTES_MAX: u64 = 8 << 20;
+/// Buffers of one vectored write (the system's IOV_MAX).
+pub const WRITE_BUFFERS_MAX: usize = 1024;
+/// Sequences that are skipped when nothing tells how many frames were lost.
+pub const SEQ_JUMP: u64 = 1 << 20;
+/// A stamp of the state store further than this beyond the log's end is taken for damage, not for evidence.
+pub const STAMP_AHEAD_MAX: u64 = 1 << 32;
+/// Share of a segment that its footer may take, as a divisor.
+pub const FOOTER_SHARE: u64 = 8;
+/// Segments that a failing medium may leave behind at once; older failed attempts are given back first.
+pub const FAILED_SEGMENTS_MAX: usize = 2;
+/// Bytes that the reader of segments takes from the medium at once.
+pub const READ_CHUNK_BYTES: usize = 256 << 10;
+/// Bytes that one read passes over at most in search of what was asked for.
+pub const READ_SCAN_BYTES_MAX: u64 = 4 << 20;
+/// Reports of damage that one recovery or read lists; more are only counted.
+pub const DAMAGE_REPORTS_MAX: usize = 256;
+/// Segments whose footers a reader remembers.
+pub const READER_FOOTERS_MAX: usize = 32;
+
+const _: () = assert!(READ_CHUNK_BYTES >= 4096);
+const _: () = assert!(GROUP_CONTROL_ROOM as u64 * 8 <= SEGMENT_SIZE_MIN);

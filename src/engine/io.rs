@@ -1,11 +1,12 @@
 //! What goes into a step of the engine and what comes out. Nothing here touches the world.
 
-use crate::log::frame::{Frame, Group};
+use crate::log::frame::Group;
+pub use crate::log::read::{ReadHint, ReadRequest, ReadResult};
 use crate::log::store::Change;
 use crate::mqtt::{Packet, Publish, Reason, Version};
 use crate::replication::link::{LinkEvent, LinkOrder};
 use crate::settings::Settings;
-use crate::types::{ConnId, LogPosition, PartitionId, Seq, Ticket, UpstreamId};
+use crate::types::{ConnId, LogPosition, Seq, Ticket, UpstreamId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -102,6 +103,7 @@ pub enum CloseCause {
     Ordered,
 }
 
+<<<<<<< HEAD
 /// What a catch-up read found.
 #[derive(Clone, Debug)]
 pub enum ReadResult {
@@ -130,6 +132,15 @@ pub struct ReadHint {
     pub segment: u64,
     /// Byte offset of the next frame.
     pub offset: u64,
+=======
+/// When an acknowledgement may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// In the next send.
+    Now,
+    /// Once this frame is synced.
+    Synced(Seq),
+>>>>>>> storage
 }
 
 /// Outputs of a step, in order, kept by the caller between steps so that nothing is allocated anew.
@@ -233,21 +244,6 @@ pub enum Output {
     Event(Event),
     /// The closing frame is in the last [`Output::Commit`]; once it is synced the process may end.
     Stopped,
-}
-
-/// A catch-up read.
-#[derive(Clone, Debug)]
-pub struct ReadRequest {
-    /// First position wanted.
-    pub from: LogPosition,
-    /// Not beyond this frame (the synced end when the request was made).
-    pub until: Seq,
-    /// Bytes of frames to bring at most, except that one frame always comes.
-    pub max_bytes: usize,
-    /// Only batches of these partitions; `None` is all.
-    pub partitions: Option<Arc<[PartitionId]>>,
-    /// Where the bytes lie, if known from the last read.
-    pub hint: Option<ReadHint>,
 }
 
 /// How grave an event is.
