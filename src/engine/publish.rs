@@ -144,7 +144,7 @@ impl Engine {
             return Some((Hold::Space, Reason::QUOTA_EXCEEDED, "disk budget reached"));
         }
         if level == Acks::Replicated {
-            let short = self.partitions.get(&partition).is_none_or(|p| !p.replicas.enough_in_sync());
+            let short = self.partitions.get(&partition).is_none_or(|p| !p.replicas.enough());
             if short {
                 return Some((Hold::Replicas, Reason::IMPLEMENTATION_SPECIFIC, "NOT_ENOUGH_REPLICAS"));
             }
