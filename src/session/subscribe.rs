@@ -21,7 +21,7 @@ impl Refused {
     }
 }
 
-/// Checks the `index`-th filter of a SUBSCRIBE and says what is granted for it [MQTT-3.8.4-5].
+/// Checks the `index`-th filter of a SUBSCRIBE and says what is granted for it [MQTT-3.8.4-6].
 ///
 /// # Errors
 /// When it asks for what this version does not have (shared subscriptions, replay), or has too many levels.
@@ -43,7 +43,7 @@ pub fn check(version: Version, subscribe: &Subscribe, index: usize) -> Result<Qo
     Ok(options.qos)
 }
 
-/// The reason code that grants a QoS [MQTT-3.9.3-1].
+/// The reason code that grants a QoS [MQTT-3.9.3-2].
 pub fn granted(qos: QoS) -> Reason {
     Reason(qos.bits())
 }
