@@ -79,6 +79,7 @@ pub const FIELD_BYTES_MAX: usize = 65_535;
 const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
 // Router and sessions.
 
+// ── router, session ──
 /// Subscriptions of all sessions together.
 pub const SUBSCRIPTIONS_MAX: usize = 200_000;
 /// Nodes of a tree of filters: one for each distinct prefix of levels.
@@ -110,3 +111,15 @@ pub const EXPIRIES_PER_CALL_MAX: usize = 256;
 
 const _: () = assert!(FILTER_NODES_MAX < u32::MAX as usize - 2);
 const _: () = assert!(WILL_BYTES_MAX <= WILLS_BYTES_MAX);
+
+// ── mqtt ──
+/// User properties in one packet: five bytes on the wire each become some seventy in memory.
+pub const USER_PROPERTIES_MAX: usize = 1_024;
+/// Filters in one SUBSCRIBE or UNSUBSCRIBE.
+pub const FILTERS_PER_PACKET_MAX: usize = 4_096;
+/// Subscription identifiers in one PUBLISH.
+pub const SUBSCRIPTION_IDS_MAX: usize = 4_096;
+/// Text and binary fields have two bytes of length [MQTT-1.5.4] [MQTT-1.5.6].
+pub const FIELD_BYTES_MAX: usize = 65_535;
+
+const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
