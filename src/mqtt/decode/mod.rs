@@ -150,7 +150,7 @@ impl Decoder {
             }
             // 3.1.1 does not ask for the fewest bytes; CONNECT is judged once its version is known.
             if !header.shortest && self.version == Some(Version::V5) {
-                return Err(DecodeError::malformed("remaining length not in the fewest bytes [MQTT-1.5.5-1]"));
+                return Err(DecodeError::malformed("remaining length not in the fewest bytes [MQTT-1.5.5]"));
             }
             return Ok(Some(header));
         }
@@ -234,7 +234,7 @@ impl Decoder {
             });
         };
         if version == Version::V5 && !header.shortest {
-            return Err(DecodeError::malformed("remaining length not in the fewest bytes [MQTT-1.5.5-1]"));
+            return Err(DecodeError::malformed("remaining length not in the fewest bytes [MQTT-1.5.5]"));
         }
         if version != adopted {
             return Err(DecodeError::protocol("a second CONNECT, of another version [MQTT-3.1.0-2]"));

@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A variable byte integer, in the fewest bytes [MQTT-1.5.5-1].
+    /// A variable byte integer, in the fewest bytes [MQTT-1.5.5].
     pub(super) fn varint(&mut self) -> Result<u32, DecodeError> {
         let mut value = 0_u32;
         for shift in [0, 7, 14, 21] {
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
                 return if shortest {
                     Ok(value)
                 } else {
-                    Err(DecodeError::malformed("not in the fewest bytes [MQTT-1.5.5-1]"))
+                    Err(DecodeError::malformed("not in the fewest bytes [MQTT-1.5.5]"))
                 };
             }
         }
