@@ -47,7 +47,7 @@ use counters::Counters;
 use deliver::{Delivery, Reading};
 use foldhash::fast::FixedState;
 use forward::Upstream;
-use io::{CloseCause, Input, Output, Outputs, ReadResult, Severity};
+use io::{Input, Output, Outputs, ReadResult, Severity};
 use publish::{Taken, Waiting};
 use reads::{Asker, Reads};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -352,12 +352,12 @@ impl Engine {
                 for conn in conns {
                     self.disconnect(conn, Reason::SERVER_SHUTTING_DOWN, "the gateway is stopping", out);
                 }
-                self.stop_links(out);
+                self.stop_links(now, out);
                 Stopping::Disconnecting
             }
             Stopping::Disconnecting if self.conns.is_empty() && synced => {
-                self.save_all_cursors();
-                out.push(Output::Commit(self.log.close(&now)));
+                self.save_all_cursors(now);
+                out.extend(self.log.close().into_iter().map(Output::Commit));
                 out.push(Output::Stopped);
                 Stopping::Closed
             }

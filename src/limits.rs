@@ -113,13 +113,4 @@ const _: () = assert!(FILTER_NODES_MAX < u32::MAX as usize - 2);
 const _: () = assert!(WILL_BYTES_MAX <= WILLS_BYTES_MAX);
 
 // ── mqtt ──
-/// User properties in one packet: five bytes on the wire each become some seventy in memory.
-pub const USER_PROPERTIES_MAX: usize = 1_024;
-/// Filters in one SUBSCRIBE or UNSUBSCRIBE.
-pub const FILTERS_PER_PACKET_MAX: usize = 4_096;
-/// Subscription identifiers in one PUBLISH.
-pub const SUBSCRIPTION_IDS_MAX: usize = 4_096;
-/// Text and binary fields have two bytes of length [MQTT-1.5.4] [MQTT-1.5.6].
-pub const FIELD_BYTES_MAX: usize = 65_535;
 
-const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);

@@ -6,7 +6,7 @@ use super::reader::LogReader;
 use super::{Conn, Engine, Session};
 use crate::log::control::{ControlKind, ControlRecord};
 use crate::mqtt::properties::DisconnectProperties;
-use crate::mqtt::{Ack, Connect, Disconnect, Packet, Publish, QoS, Reason, Text, Version};
+use crate::mqtt::{Ack, Connect, Disconnect, Packet, Publish, Reason, Text, Version};
 use crate::session::aliases::TopicAliases;
 use crate::session::connect::{self as rules, Accepted, Expiry, Policy, Refusal};
 use crate::session::durable;
@@ -132,10 +132,12 @@ impl Engine {
     /// A session that was there goes on: what is released is released again, what is in flight comes again when the reader
     /// passes it, with the same identifier [MQTT-4.4.0-1].
     fn resume(&mut self, now: Now, id: SessionId, conn: ConnId, present: bool, accepted: &Accepted, out: &mut Outputs) {
+        let end = self.end();
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let releases = session.outbound.connected(accepted.send_max);
+        session.inbound.resumed(now.mono_ns);
+        let releases = session.outbound.resume(accepted.send_max);
         if !present {
-            session.cursor_saved = end_position;
+            session.outbound.reached(end);
             return;
         }
         for packet_id in releases {

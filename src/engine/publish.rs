@@ -134,7 +134,7 @@ impl Engine {
         if self.stopping != Stopping::No {
             return Some((Hold::Memory, Reason::SERVER_SHUTTING_DOWN, "the gateway is stopping"));
         }
-        if self.log.uncommitted_bytes() >= self.bounds.uncommitted_bytes || self.log.group_is_full() {
+        if self.log.uncommitted_bytes() >= self.bounds.uncommitted_bytes {
             return Some((Hold::Memory, Reason::SERVER_BUSY, "memory budget reached"));
         }
         if self.fault.is_some() {

@@ -252,7 +252,7 @@ impl Engine {
                     LaneStart { partition: *id, start, end }
                 })
                 .collect();
-            let client = settings::client_id(upstream, mqtt, &self.gateway_id);
+            let client = mqtt.client_id(&self.gateway_id, &upstream.name);
             let config = LinkConfig {
                 name: upstream.name.clone(),
                 exactly_once: mqtt.qos == 2,
