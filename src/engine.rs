@@ -82,6 +82,8 @@ pub struct Engine {
     unsynced: VecDeque<Delivery>,
     /// Sessions that are behind and may take more.
     runnable: VecDeque<SessionId>,
+    /// Sessions whose last read failed.
+    stalled: Vec<SessionId>,
     reads: Reads,
     /// Connections that are held, each once.
     held: VecDeque<ConnId>,
@@ -328,6 +330,9 @@ impl Engine {
             return;
         }
         self.last_upkeep_ns = now.mono_ns;
+        for id in std::mem::take(&mut self.stalled) {
+            self.make_runnable(id);
+        }
         self.check_ack_timeouts(now, out);
         self.expire_sessions(now, out);
         self.save_cursors(now);
@@ -401,6 +406,7 @@ impl Engine {
 
     /// The answer to a read goes to whoever asked.
     fn read_answered(&mut self, ticket: Ticket, result: ReadResult, out: &mut Outputs) {
+        let failed = matches!(result, ReadResult::Failed(_));
         if let ReadResult::Failed(error) = &result {
             self.event(out, Severity::Error, "log", format!("reading failed: {error}"));
         }
@@ -424,7 +430,11 @@ impl Engine {
             }
             Asker::Admin(question) => self.admin.answered(question, ticket, result),
         }
-        self.go_on(asker, out);
+        match asker {
+            // Tried again with the next upkeep, not at once.
+            Asker::Session(id) if failed => self.stalled.push(id),
+            asker => self.go_on(asker, out),
+        }
         for turned_away in self.reads.take_turned_away() {
             self.go_on(turned_away, out);
         }

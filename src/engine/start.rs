@@ -88,6 +88,7 @@ impl Engine {
             fresh: Vec::new(),
             unsynced: VecDeque::new(),
             runnable: VecDeque::new(),
+            stalled: Vec::new(),
             reads: Default::default(),
             held: VecDeque::new(),
             conditions: 0,
