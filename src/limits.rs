@@ -114,3 +114,34 @@ const _: () = assert!(WILL_BYTES_MAX <= WILLS_BYTES_MAX);
 
 // ── mqtt ──
 
+// The log.
+
+/// Partitions that one group touches at most; the group is sealed before another one joins.
+pub const GROUP_PARTITIONS_MAX: usize = 256;
+/// Bytes of control records for which there is always room in the group of the record just appended.
+pub const GROUP_CONTROL_ROOM: usize = 4 << 10;
+/// Bytes of a group above which a turn should not go on filling it (a larger single record still fits).
+pub const GROUP_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one write, which is what a power cut can tear; several groups share it.
+pub const COMMIT_WRITE_BYTES_MAX: u64 = 8 << 20;
+/// Buffers of one vectored write (the system's IOV_MAX).
+pub const WRITE_BUFFERS_MAX: usize = 1024;
+/// Sequences that are skipped when nothing tells how many frames were lost.
+pub const SEQ_JUMP: u64 = 1 << 20;
+/// A stamp of the state store further than this beyond the log's end is taken for damage, not for evidence.
+pub const STAMP_AHEAD_MAX: u64 = 1 << 32;
+/// Share of a segment that its footer may take, as a divisor.
+pub const FOOTER_SHARE: u64 = 8;
+/// Segments that a failing medium may leave behind at once; older failed attempts are given back first.
+pub const FAILED_SEGMENTS_MAX: usize = 2;
+/// Bytes that the reader of segments takes from the medium at once.
+pub const READ_CHUNK_BYTES: usize = 256 << 10;
+/// Bytes that one read passes over at most in search of what was asked for.
+pub const READ_SCAN_BYTES_MAX: u64 = 4 << 20;
+/// Reports of damage that one recovery or read lists; more are only counted.
+pub const DAMAGE_REPORTS_MAX: usize = 256;
+/// Segments whose footers a reader remembers.
+pub const READER_FOOTERS_MAX: usize = 32;
+
+const _: () = assert!(READ_CHUNK_BYTES >= 4096);
+const _: () = assert!(GROUP_CONTROL_ROOM as u64 * 8 <= SEGMENT_SIZE_MIN);

@@ -1,6 +1,7 @@
 //! What goes into a step of the engine and what comes out. Nothing here touches the world.
 
-use crate::log::frame::{Frame, Group};
+use crate::log::frame::Group;
+pub use crate::log::read::{ReadHint, ReadRequest, ReadResult};
 use crate::log::store::Change;
 use crate::mqtt::{Packet, Publish, Reason, Version};
 use crate::replication::link::{LinkEvent, LinkOrder};
@@ -100,36 +101,6 @@ pub enum CloseCause {
     Malformed(Reason, String),
     /// Our side had said [`Output::Close`].
     Ordered,
-}
-
-/// What a catch-up read found.
-#[derive(Clone, Debug)]
-pub enum ReadResult {
-    /// Frames in log order, all at or after the position asked for (the first may begin before it).
-    Frames {
-        /// Data frames of the partitions asked for.
-        frames: Vec<Arc<Frame>>,
-        /// Where to read on.
-        next: LogPosition,
-        /// Where those bytes lie, to be given back with the next read.
-        hint: Option<ReadHint>,
-    },
-    /// Nothing stands below `until` any more.
-    End {
-        /// Where to read on.
-        next: LogPosition,
-    },
-    /// The medium failed.
-    Failed(String),
-}
-
-/// Where a reader stopped: a segment and a byte in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadHint {
-    /// Segment number.
-    pub segment: u64,
-    /// Byte offset of the next frame.
-    pub offset: u64,
 }
 
 /// Outputs of a step, in order, kept by the caller between steps so that nothing is allocated anew.
@@ -233,21 +204,6 @@ pub enum Output {
     Event(Event),
     /// The closing frame is in the last [`Output::Commit`]; once it is synced the process may end.
     Stopped,
-}
-
-/// A catch-up read.
-#[derive(Clone, Debug)]
-pub struct ReadRequest {
-    /// First position wanted.
-    pub from: LogPosition,
-    /// Not beyond this frame (the synced end when the request was made).
-    pub until: Seq,
-    /// Bytes of frames to bring at most, except that one frame always comes.
-    pub max_bytes: usize,
-    /// Only batches of these partitions; `None` is all.
-    pub partitions: Option<Arc<[PartitionId]>>,
-    /// Where the bytes lie, if known from the last read.
-    pub hint: Option<ReadHint>,
 }
 
 /// How grave an event is.
