@@ -1,7 +1,7 @@
 //! The engine: what the broker does, as one pure function of its state, the time and an input.
 //!
-//! [`Engine::step`] takes one [`Input`] and appends to a list of [`Output`]s; [`Engine::finish_turn`] ends a turn: it seals at
-//! most one group for the committer and lets readers go on. The engine never calls a store, a socket or a clock: reads, commits
+//! [`Engine::step`] takes one [`Input`] and appends to a list of [`Output`]s; [`Engine::finish_turn`] ends a turn: it seals
+//! what was appended for the committer and lets readers go on. The engine never calls a store, a socket or a clock: reads, commits
 //! and deliveries are outputs now and inputs later, so the same code runs in the simulator.
 //!
 //! ```text
@@ -33,24 +33,27 @@ mod subscribe;
 
 use crate::log::Log;
 use crate::mqtt::{Packet, Reason, Text, Version};
-use crate::replication::replica::ReplicaSet;
+use crate::replication::ReplicaSet;
 use crate::router::Router;
-use crate::session::connect::ClientIds;
+use crate::session::aliases::TopicAliases;
+use crate::session::connect::{ClientIds, Expiry};
 use crate::session::inbound::Inbound;
 use crate::session::outbound::Outbound;
 use crate::session::registry::Registry;
 use crate::session::will::Wills;
 use crate::settings::{self, Settings};
-use crate::types::{ConnId, LogPosition, Now, PartitionId, Seq, SessionId, StreamId};
+use crate::types::{BootId, ConnId, IngestTime, LogPosition, Now, PartitionId, Seq, SessionId, StreamId, Ticket};
 use counters::Counters;
 use deliver::{Delivery, Reading};
 use foldhash::fast::FixedState;
 use forward::Upstream;
-use io::{CloseCause, Input, Output, Outputs};
+use io::{Input, Output, Outputs, ReadResult, Severity};
 use publish::{Taken, Waiting};
-use reads::Reads;
+use reads::{Asker, Reads};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+
+pub use start::EngineStart;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -58,6 +61,7 @@ type Map<K, V> = HashMap<K, V, FixedState>;
 pub struct Engine {
     settings: Arc<Settings>,
     gateway_id: String,
+    boot: BootId,
     log: Log,
     router: Router,
     registry: Registry,
@@ -78,6 +82,8 @@ pub struct Engine {
     unsynced: VecDeque<Delivery>,
     /// Sessions that are behind and may take more.
     runnable: VecDeque<SessionId>,
+    /// Sessions whose last read failed.
+    stalled: Vec<SessionId>,
     reads: Reads,
     /// Connections that are held, each once.
     held: VecDeque<ConnId>,
@@ -129,6 +135,9 @@ struct Conn {
     peer: String,
     version: Version,
     session: Option<SessionId>,
+    /// How long the session outlives this connection.
+    expiry: Expiry,
+    aliases: TopicAliases,
     max_packet_size: u32,
     problem_information: bool,
     ack_offsets: bool,
@@ -179,14 +188,7 @@ struct Session {
     /// Stands in `runnable`.
     runnable: bool,
     cursor_dirty: bool,
-    cursor_saved: LogPosition,
     cursor_saved_ns: u64,
-}
-
-impl Session {
-    fn persistent(&self) -> bool {
-        self.persistent
-    }
 }
 
 /// A stream of the catalogue.
@@ -202,7 +204,8 @@ struct Stream {
 
 /// A partition.
 struct Partition {
-    replicated: bool,
+    /// In-sync replicas when that was last looked at.
+    in_sync: usize,
     replicas: ReplicaSet,
     waiting: VecDeque<Waiting>,
 }
@@ -238,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Ends a turn: one group at most goes to the committer, readers go on, held publishers are looked at again.
+    /// Ends a turn: what was appended goes to the committer, readers go on, held publishers are looked at again.
     pub fn finish_turn(&mut self, now: Now, out: &mut Outputs) {
         self.turn_bytes = 0;
         if self.stopping == Stopping::Closed {
@@ -246,7 +249,7 @@ impl Engine {
         }
         self.manage_space(now, out);
         self.free_segments(out);
-        if let Some(group) = self.log.seal() {
+        while let Some(group) = self.log.seal() {
             self.counters.commit_records += group.records as u64;
             self.commit_waits_since.get_or_insert(now.mono_ns);
             out.push(Output::Commit(group));
@@ -327,6 +330,9 @@ impl Engine {
             return;
         }
         self.last_upkeep_ns = now.mono_ns;
+        for id in std::mem::take(&mut self.stalled) {
+            self.make_runnable(id);
+        }
         self.check_ack_timeouts(now, out);
         self.expire_sessions(now, out);
         self.save_cursors(now);
@@ -351,12 +357,12 @@ impl Engine {
                 for conn in conns {
                     self.disconnect(conn, Reason::SERVER_SHUTTING_DOWN, "the gateway is stopping", out);
                 }
-                self.stop_links(out);
+                self.stop_links(now, out);
                 Stopping::Disconnecting
             }
             Stopping::Disconnecting if self.conns.is_empty() && synced => {
-                self.save_all_cursors();
-                out.push(Output::Commit(self.log.close(&now)));
+                self.save_all_cursors(now);
+                out.extend(self.log.close().into_iter().map(Output::Commit));
                 out.push(Output::Stopped);
                 Stopping::Closed
             }
@@ -368,9 +374,78 @@ impl Engine {
         }
     }
 
+    /// The frame that everything appended so far is synced with.
+    fn newest_gate(&self) -> Seq {
+        self.log.next_seq().saturating_sub(1)
+    }
+
+    /// The position from which on everything is yet to be sealed.
+    fn end(&self) -> LogPosition {
+        LogPosition { seq: self.log.last_seq() + 1, index: 0 }
+    }
+
+    /// The position behind everything that is synced.
+    fn synced_end(&self) -> LogPosition {
+        LogPosition { seq: self.log.synced_seq() + 1, index: 0 }
+    }
+
+    /// Milliseconds since a record came in, as far as that is known.
+    fn age_ms(&self, time: &IngestTime, now: Now) -> Option<u64> {
+        forward::age_ms(&self.log, self.boot, time, now)
+    }
+
+    fn conn_of(&self, session: SessionId) -> Option<(ConnId, Version)> {
+        let conn = self.sessions.get(&session)?.conn?;
+        Some((conn, self.conns.get(&conn)?.version))
+    }
+
     /// Last frame handed to the committer.
     pub fn last_seq(&self) -> Seq {
         self.log.last_seq()
+    }
+
+    /// The answer to a read goes to whoever asked.
+    fn read_answered(&mut self, ticket: Ticket, result: ReadResult, out: &mut Outputs) {
+        let failed = matches!(result, ReadResult::Failed(_));
+        if let ReadResult::Failed(error) = &result {
+            self.event(out, Severity::Error, "log", format!("reading failed: {error}"));
+        }
+        let Some(asker) = self.reads.answered(ticket) else { return };
+        match asker {
+            Asker::Session(id) => {
+                if let Some(session) = self.sessions.get_mut(&id)
+                    && let Reading::Behind(reader) = &mut session.reading
+                    && reader.asked() == Some(ticket)
+                {
+                    reader.answered(result);
+                }
+            }
+            Asker::Upstream(id) => {
+                if let Some(upstream) = self.upstreams.get_mut(usize::from(id.0)) {
+                    let readers = [&mut upstream.reader, &mut upstream.refused_reader];
+                    if let Some(reader) = readers.into_iter().find(|reader| reader.asked() == Some(ticket)) {
+                        reader.answered(result);
+                    }
+                }
+            }
+            Asker::Admin(question) => self.admin.answered(question, ticket, result),
+        }
+        match asker {
+            // Tried again with the next upkeep, not at once.
+            Asker::Session(id) if failed => self.stalled.push(id),
+            asker => self.go_on(asker, out),
+        }
+        for turned_away in self.reads.take_turned_away() {
+            self.go_on(turned_away, out);
+        }
+    }
+
+    fn go_on(&mut self, asker: Asker, out: &mut Outputs) {
+        match asker {
+            Asker::Session(id) => self.make_runnable(id),
+            Asker::Upstream(_) => self.forward_due = true,
+            Asker::Admin(question) => self.continue_question(question, out),
+        }
     }
 
     fn session_of(&self, conn: ConnId) -> Option<(SessionId, Version)> {

@@ -170,6 +170,7 @@ pub const FIELD_BYTES_MAX: usize = 65_535;
 const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
 // Router and sessions.
 
+// ── router, session ──
 /// Subscriptions of all sessions together.
 pub const SUBSCRIPTIONS_MAX: usize = 200_000;
 /// Nodes of a tree of filters: one for each distinct prefix of levels.
@@ -207,6 +208,9 @@ pub const COMMIT_RETRY_MIN_NS: u64 = 100_000_000;
 pub const COMMIT_RETRY_MAX_NS: u64 = 5_000_000_000;
 /// Nanoseconds that the last bytes may take to leave when the process stops.
 pub const UNSENT_AT_STOP_NS: u64 = 300_000_000;
+
+// ── mqtt ──
+
 // The log.
 
 /// Partitions that one group touches at most; the group is sealed before another one joins.
@@ -238,3 +242,27 @@ pub const READER_FOOTERS_MAX: usize = 32;
 
 const _: () = assert!(READ_CHUNK_BYTES >= 4096);
 const _: () = assert!(GROUP_CONTROL_ROOM as u64 * 8 <= SEGMENT_SIZE_MIN);
+// ── replication and upstream
+/// QoS 1 and 2 messages in flight to one upstream, whatever it would take.
+pub const UPSTREAM_WINDOW_MAX: u16 = 1_024;
+/// Bytes of messages in flight to one upstream that it has not yet answered (one message always goes).
+pub const UPSTREAM_WINDOW_BYTES: usize = 4 << 20;
+/// Offsets between a lane's cursor and the furthest one in flight; bounds what a lane keeps in memory.
+pub const LANE_SPAN_MAX: u64 = 4_096;
+/// Partitions that one upstream carries: each has a range of packet identifiers of its own.
+pub const UPSTREAM_LANES_MAX: usize = 8_192;
+/// Times that a record is offered again after a refusal that does not say whether it is for good.
+pub const REFUSALS_UNSPECIFIC_MAX: u8 = 5;
+/// Closes at the same head after which it is sent alone (3.1.1's way to refuse).
+pub const CLOSES_AT_HEAD_MAX: u8 = 3;
+/// Samples of a partition's end by which lag in time is told.
+pub const LEO_SAMPLES_MAX: usize = 64;
+/// Bytes encoded and not yet on the wire, of one upstream, above which no more is encoded.
+pub const UPSTREAM_OUT_HIGH: usize = 256 << 10;
+/// Bytes of the largest packet that an upstream may send us: acknowledgements and reasons.
+pub const UPSTREAM_IN_PACKET_MAX: usize = 64 << 10;
+/// Addresses of one upstream's name that are tried.
+pub const UPSTREAM_ADDRESSES_MAX: usize = 8;
+
+const _: () = assert!(UPSTREAM_WINDOW_MAX as u64 <= LANE_SPAN_MAX);
+const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);

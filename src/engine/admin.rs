@@ -1,15 +1,15 @@
 //! Questions of the admin side: the status, records of a stream, pause and resume.
 
-use super::io::{AdminCommand, AdminReply, Output, Outputs, ReadFrom};
+use super::io::{AdminCommand, AdminReply, Output, Outputs, ReadFrom, ReadResult};
 use super::reader::{LogReader, Next};
 use super::reads::Asker;
 use super::status::{
     DiskStatus, GatewayStatus, PartitionStatus, SessionsStatus, Status, StreamStatus, UpstreamStatus,
 };
-use super::Engine;
+use super::{Engine, Partition};
 use crate::limits::{QUESTIONS_MAX, READ_BYTES_MAX, RECORDS_PER_ANSWER_MAX};
 use crate::log::record::StoredRecord;
-use crate::types::{LogPosition, Now, PartitionId, Ticket};
+use crate::types::{LogPosition, Now, Offset, PartitionId, Ticket};
 use std::collections::BTreeMap;
 
 /// Questions for records that are being answered.
@@ -25,6 +25,17 @@ struct Question {
     limit: usize,
     found: Vec<StoredRecord>,
     bytes: usize,
+}
+
+impl Questions {
+    /// What was read for a question.
+    pub(super) fn answered(&mut self, question: Ticket, read: Ticket, result: ReadResult) {
+        if let Some(question) = self.open.get_mut(&question)
+            && question.reader.asked() == Some(read)
+        {
+            question.reader.answered(result);
+        }
+    }
 }
 
 impl Engine {
@@ -61,7 +72,7 @@ impl Engine {
         let position = match from {
             ReadFrom::Earliest => wanted.iter().map(|id| self.log.locate(*id, self.log.start(*id))).min(),
             ReadFrom::Offset(offset) => wanted.iter().map(|id| self.log.locate(*id, offset)).min(),
-            ReadFrom::Latest => Some(self.synced_position()),
+            ReadFrom::Latest => Some(self.synced_end()),
             ReadFrom::Time(wall_ms) => Some(self.log.locate_time(wall_ms)),
             ReadFrom::Position(position) => Some(position),
         };
@@ -161,10 +172,11 @@ impl Engine {
     fn partition_status(&self, id: PartitionId) -> PartitionStatus {
         let local = || vec!["local".to_owned()];
         let (isr, ar) = match self.partitions.get(&id) {
-            Some(partition) if partition.replicated => {
-                (self.replica_names(&partition.replicas.isr()), self.replica_names(&partition.replicas.assigned()))
-            }
-            _ => (local(), local()),
+            Some(Partition { replicas, .. }) => (
+                replicas.isr().map(str::to_owned).collect(),
+                replicas.assigned().map(str::to_owned).collect(),
+            ),
+            None => (local(), local()),
         };
         PartitionStatus {
             partition: id.partition,
@@ -185,9 +197,15 @@ impl Engine {
             status.cursors.insert(format!("{}/{}", self.stream_name(id.stream), id.partition), cursor);
             status.lag_records += end.saturating_sub(cursor);
             status.lag_bytes += self.log.bytes_after(*id, cursor);
-            status.lag_seconds = status.lag_seconds.max(self.log.age_seconds(*id, cursor, &now));
+            status.lag_seconds = status.lag_seconds.max(self.age_seconds(*id, cursor, now));
         }
         status
+    }
+
+    /// Age of the record at an offset, as far as it is known.
+    fn age_seconds(&self, id: PartitionId, offset: Offset, now: Now) -> f64 {
+        let Some(time) = self.log.ingest_time(id, offset) else { return 0.0 };
+        self.age_ms(&time, now).map_or(0.0, |age_ms| age_ms as f64 / 1000.0)
     }
 
     /// Why publishes at acks=1 are not accepted now.

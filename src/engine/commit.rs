@@ -1,11 +1,11 @@
 //! What a commit sets free: durable deliveries, the high watermark and the answers that wait for it, held publishers.
 
 use super::io::{Event, Output, Outputs, Severity};
-use super::Engine;
-use crate::log::control::{ControlKind, ControlRecord};
+use super::deliver::Reading;
+use super::forward::control_record;
+use super::{Engine, Session};
 use crate::log::segments::SegmentSummary;
 use crate::mqtt::{Reason, Version};
-use crate::replication::durable;
 use crate::types::{Now, Offset, PartitionId, Seq, UpstreamId};
 
 impl Engine {
@@ -22,22 +22,20 @@ impl Engine {
         for index in 0..self.replicated.len() {
             let Some(id) = self.replicated.get(index).copied() else { break };
             let synced = self.log.synced_leo(id);
-            let leo = self.log.leo(id);
             if let Some(partition) = self.partitions.get_mut(&id) {
-                partition.replicas.local(synced, leo, now.mono_ns);
+                partition.replicas.synced(seq);
+                partition.replicas.local_synced(now.mono_ns, synced);
             }
             self.high_watermark_moved(now, id, out);
         }
         self.push_synced(seq, out);
-        self.links_durable(now, seq, out);
-        self.forward_due = true;
+        self.links_synced(now, out);
         if rolled {
             self.space_due = true;
         }
         if let Some((stamp, changes)) = self.log.take_changes() {
             out.push(Output::Apply { stamp, changes });
         }
-        self.admin_committed(out);
     }
 
     /// The log cannot be written: nothing is acknowledged until it can be.
@@ -51,43 +49,62 @@ impl Engine {
     /// Offset below which a partition is replicated as asked for; the synced end where nothing replicates it.
     pub(super) fn high_watermark(&self, id: PartitionId) -> Offset {
         match self.partitions.get(&id) {
-            Some(partition) if partition.replicated => partition.replicas.high_watermark(),
-            _ => self.log.synced_leo(id),
+            Some(partition) => partition.replicas.high_watermark(),
+            None => self.log.synced_leo(id),
         }
     }
 
     /// An upstream that is a replica has everything of this partition below `offset`.
     pub(super) fn replica_reached(&mut self, now: Now, upstream: UpstreamId, id: PartitionId, offset: Offset, out: &mut Outputs) {
-        let Some(partition) = self.partitions.get_mut(&id) else { return };
-        if !partition.replicated {
+        let (Some(partition), Some(upstream)) =
+            (self.partitions.get_mut(&id), self.upstreams.get(usize::from(upstream.0)))
+        else {
             return;
-        }
-        partition.replicas.reached(upstream, offset, now.mono_ns);
+        };
+        partition.replicas.replica_reached(now.mono_ns, &upstream.name, offset);
         self.high_watermark_moved(now, id, out);
     }
 
     /// Records a change of the ISR, then answers what waits below the high watermark.
     pub(super) fn high_watermark_moved(&mut self, now: Now, id: PartitionId, out: &mut Outputs) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        let leo = self.log.leo(id);
-        if let Some(isr) = partition.replicas.update(leo, now.mono_ns) {
+        if let Some(change) = partition.replicas.tick(now.mono_ns) {
+            let seq = self.log.control(control_record(change));
+            partition.replicas.recorded(seq);
+        }
+        let members = partition.replicas.in_sync();
+        if std::mem::replace(&mut partition.in_sync, members) != members {
             self.conditions += 1;
-            let names: Vec<String> = isr.iter().map(|member| self.replica_name(*member)).collect();
-            let (key, value) = durable::isr(id, &names);
-            self.log.control(ControlRecord::put(ControlKind::Isr, key, value));
-            let text = format!("{}: in sync are now {}", self.partition_name(id), names.join(", "));
+            let isr: Vec<&str> = partition.replicas.isr().collect();
+            let text = format!(
+                "{}/{}: in sync are now {}",
+                self.streams.get(&id.stream).map_or("-", |stream| stream.name.as_str()),
+                id.partition,
+                isr.join(", ")
+            );
             self.event(out, Severity::Info, "replication", text);
         }
-        let high = self.high_watermark(id);
-        let mut freed = false;
-        loop {
-            let Some(partition) = self.partitions.get_mut(&id) else { return };
-            let Some(waiting) = partition.waiting.pop_front_if(|waiting| waiting.offset < high) else { break };
-            freed = true;
+        // For -1 the minimum is never less than two, whatever the stream says.
+        let high = self.partitions.get(&id).filter(|p| p.replicas.enough()).map_or(0, |p| p.replicas.high_watermark());
+        while let Some(waiting) = self
+            .partitions
+            .get_mut(&id)
+            .and_then(|partition| partition.waiting.pop_front_if(|waiting| waiting.offset < high))
+        {
             self.answer_waiting(id, waiting, Reason::SUCCESS, out);
         }
-        if freed || self.any_committed_read {
-            self.wake_all_behind();
+        self.wake_all_behind();
+    }
+
+    /// Sessions that wait for the high watermark may go on.
+    fn wake_all_behind(&mut self) {
+        if !self.any_committed_read {
+            return;
+        }
+        let behind = |session: &Session| session.conn.is_some() && matches!(session.reading, Reading::Behind(_));
+        let ids: Vec<_> = self.sessions.iter().filter(|(_, session)| behind(session)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.make_runnable(id);
         }
     }
 
@@ -153,7 +170,7 @@ impl Engine {
         }
     }
 
-    fn event(&self, out: &mut Outputs, severity: Severity, part: &'static str, text: String) {
+    pub(super) fn event(&self, out: &mut Outputs, severity: Severity, part: &'static str, text: String) {
         out.push(Output::Event(Event { severity, part, text }));
     }
 }

@@ -6,12 +6,12 @@ use super::reader::LogReader;
 use super::{Conn, Engine, Session};
 use crate::log::control::{ControlKind, ControlRecord};
 use crate::mqtt::properties::DisconnectProperties;
-use crate::mqtt::{Ack, Connect, Disconnect, Packet, Publish, QoS, Reason, Text, Version};
+use crate::mqtt::{Ack, Connect, Disconnect, Packet, Publish, Reason, Text, Version};
 use crate::session::aliases::TopicAliases;
 use crate::session::connect::{self as rules, Accepted, Expiry, Policy, Refusal};
 use crate::session::durable;
 use crate::session::inbound::Inbound;
-use crate::session::outbound::{Outbound, PubRec};
+use crate::session::outbound::{Acked, Outbound};
 use crate::session::registry::Ended;
 use crate::session::will::Ending;
 use crate::types::{ConnId, Now, SessionId};
@@ -109,7 +109,7 @@ impl Engine {
         // It may leave before the session's record is synced: what would be missed after a power cut (subscriptions, received
         // identifiers) is answered only after its own sync, which covers this one.
         out.push(Output::Send { conn, packet: welcome });
-        self.resume(opened.id, conn, opened.present, &accepted, out);
+        self.resume(now, opened.id, conn, opened.present, &accepted, out);
     }
 
     fn policy_of(&self, conn: ConnId) -> Option<Policy> {
@@ -131,17 +131,19 @@ impl Engine {
 
     /// A session that was there goes on: what is released is released again, what is in flight comes again when the reader
     /// passes it, with the same identifier [MQTT-4.4.0-1].
-    fn resume(&mut self, id: SessionId, conn: ConnId, present: bool, accepted: &Accepted, out: &mut Outputs) {
+    fn resume(&mut self, now: Now, id: SessionId, conn: ConnId, present: bool, accepted: &Accepted, out: &mut Outputs) {
+        let end = self.end();
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let releases = session.outbound.connected(accepted.send_max);
+        session.inbound.resumed(now.mono_ns);
+        let releases = session.outbound.resume(accepted.send_max);
         if !present {
-            session.cursor_saved = self.end_position();
+            session.outbound.reached(end);
             return;
         }
         for packet_id in releases {
             out.push(Output::Send { conn, packet: Packet::PubRel(Ack::new(packet_id, Reason::SUCCESS)) });
         }
-        let from = session.outbound.cursor().unwrap_or(session.offline_at);
+        let from = session.outbound.cursor();
         session.reading = Reading::Behind(Box::new(LogReader::new(from, None)));
         self.make_runnable(id);
     }
@@ -184,16 +186,15 @@ impl Engine {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         state.session = None;
         let expiry = state.expiry;
-        let (end, synced) = (self.end_position(), self.synced_position());
+        let (end, synced) = (self.end(), self.synced_end());
         let Some(session) = self.sessions.get_mut(&id).filter(|session| session.conn == Some(conn)) else { return };
         session.conn = None;
-        session.offline_at = match &session.reading {
-            Reading::Live if session.persistent => synced,
-            Reading::Live => end,
-            Reading::Behind(reader) => reader.position(),
-        };
+        match &session.reading {
+            Reading::Live if session.persistent => session.outbound.reached(synced),
+            Reading::Live => session.outbound.reached(end),
+            Reading::Behind(_) => {}
+        }
         session.reading = Reading::Live;
-        session.outbound.disconnected();
         if session.persistent && expiry.is_persistent() {
             self.save_cursor(now, id);
         }
@@ -211,19 +212,24 @@ impl Engine {
             self.publish_internal(now, ended.id, will, out);
         }
         if ended.session.durable {
-            let prefix = durable::session_key(ended.id);
-            for kind in
-                [ControlKind::Session, ControlKind::Subscription, ControlKind::ReceivedQos2, ControlKind::SessionCursor]
-            {
-                let keys: Vec<Vec<u8>> =
-                    self.log.state().scan_prefix(kind, &prefix).map(|(key, _)| key.to_vec()).collect();
-                for key in keys {
-                    self.log.control(ControlRecord::remove(kind, key));
-                }
-            }
+            self.remove_session_records(ended.id);
         }
         self.router.drop_session(ended.id);
         self.sessions.remove(&ended.id);
+    }
+
+    /// Removes everything that the log keeps of a session.
+    pub(super) fn remove_session_records(&mut self, id: SessionId) {
+        let prefix = durable::session_key(id);
+        for kind in
+            [ControlKind::Session, ControlKind::Subscription, ControlKind::ReceivedQos2, ControlKind::SessionCursor]
+        {
+            let keys: Vec<Vec<u8>> =
+                self.log.state().scan_prefix(kind, &prefix).map(|(key, _)| key.to_vec()).collect();
+            for key in keys {
+                self.log.control(ControlRecord::remove(kind, key));
+            }
+        }
     }
 
     /// Sessions whose time is up, and wills whose delay has passed.
@@ -272,33 +278,38 @@ impl Engine {
         }
     }
 
-    pub(super) fn puback(&mut self, conn: ConnId, ack: &Ack, _out: &mut Outputs) {
-        let Some((id, _)) = self.session_of(conn) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.outbound.puback(ack.packet_id);
-        session.cursor_dirty = true;
-        self.make_runnable(id);
+    pub(super) fn puback(&mut self, conn: ConnId, ack: &Ack, out: &mut Outputs) {
+        self.acked(conn, out, |outbound| outbound.puback(ack.packet_id));
+    }
+
+    pub(super) fn pubcomp(&mut self, conn: ConnId, ack: &Ack, out: &mut Outputs) {
+        self.acked(conn, out, |outbound| outbound.pubcomp(ack.packet_id));
     }
 
     /// PUBREC: PUBREL follows [MQTT-4.3.3-4], or the message is done if the client refused it.
     pub(super) fn pubrec(&mut self, conn: ConnId, ack: &Ack, out: &mut Outputs) {
-        let Some((id, version)) = self.session_of(conn) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let reason = match session.outbound.pubrec(ack.packet_id, ack.reason) {
-            PubRec::Release => Reason::SUCCESS,
-            PubRec::Unknown if version == Version::V5 => Reason::PACKET_ID_NOT_FOUND,
-            PubRec::Unknown => Reason::SUCCESS,
-            PubRec::Done => return self.make_runnable(id),
+        let Some((_, version)) = self.session_of(conn) else { return };
+        let reason = match self.acked(conn, out, |outbound| outbound.pubrec(ack.packet_id, ack.reason)) {
+            Some(Acked::Release) => Reason::SUCCESS,
+            Some(Acked::Unknown) if version == Version::V5 => Reason::PACKET_ID_NOT_FOUND,
+            Some(Acked::Unknown) => Reason::SUCCESS,
+            Some(Acked::Done | Acked::Wrong) | None => return,
         };
         out.push(Output::Send { conn, packet: Packet::PubRel(Ack::new(ack.packet_id, reason)) });
     }
 
-    pub(super) fn pubcomp(&mut self, conn: ConnId, ack: &Ack, _out: &mut Outputs) {
-        let Some((id, _)) = self.session_of(conn) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.outbound.pubcomp(ack.packet_id);
+    /// An acknowledgement of the client moves its window: it may take more.
+    fn acked(&mut self, conn: ConnId, out: &mut Outputs, take: impl FnOnce(&mut Outbound) -> Acked) -> Option<Acked> {
+        let (id, _) = self.session_of(conn)?;
+        let session = self.sessions.get_mut(&id)?;
+        let acked = take(&mut session.outbound);
         session.cursor_dirty = true;
-        self.make_runnable(id);
+        if acked == Acked::Wrong {
+            self.disconnect(conn, Reason::PROTOCOL_ERROR, "an acknowledgement out of turn", out);
+        } else {
+            self.make_runnable(id);
+        }
+        Some(acked)
     }
 
     /// Writes cursors that moved, at most once a second per session [design §7].
@@ -327,19 +338,16 @@ impl Engine {
     }
 
     fn save_cursor(&mut self, now: Now, id: SessionId) {
-        let synced = self.synced_position();
+        let synced = self.synced_end();
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let reached = match (&session.reading, session.conn) {
-            (_, None) => session.offline_at,
-            (Reading::Live, _) => synced,
-            (Reading::Behind(reader), _) => reader.position(),
-        };
-        let position = session.outbound.cursor().unwrap_or(reached);
+        if matches!(session.reading, Reading::Live) && session.conn.is_some() {
+            session.outbound.reached(synced);
+        }
+        let position = session.outbound.cursor();
         session.cursor_dirty = false;
-        session.cursor_saved = position;
         session.cursor_saved_ns = now.mono_ns;
         let offline_wall_ms = if session.conn.is_none() && now.wall_synced { now.wall_ms } else { None };
-        let value = durable::SessionCursorV1 { position, beyond: session.outbound.beyond(), offline_wall_ms }.encode();
+        let value = durable::SessionCursorV1 { position, beyond: session.outbound.beyond().collect(), offline_wall_ms }.encode();
         self.log.control(ControlRecord::put(ControlKind::SessionCursor, durable::session_key(id), value));
     }
 }
@@ -355,13 +363,11 @@ impl Session {
             persistent: false,
             conn: None,
             inbound: Inbound::default(),
-            outbound: Outbound::default(),
+            outbound: Outbound::new(1),
             reading: Reading::Live,
             runnable: false,
             cursor_dirty: false,
-            cursor_saved: Default::default(),
             cursor_saved_ns: 0,
-            offline_at: Default::default(),
         }
     }
 }

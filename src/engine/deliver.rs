@@ -4,14 +4,16 @@
 
 use super::io::{Output, Outputs};
 use super::reader::{LogReader, Next};
+use super::reads::Asker;
 use super::Engine;
 use crate::limits::READ_BYTES_MAX;
 use crate::log::record::StoredRecord;
 use crate::mqtt::encode::publish_len;
 use crate::mqtt::properties::PublishProperties;
-use crate::mqtt::{Packet, Publish, QoS};
+use crate::mqtt::{Ack, Packet, Publish, QoS, Reason};
 use crate::router::{MatchSet, Matched, Own};
 use crate::settings::ReadLevel;
+use crate::session::outbound::Passed;
 use crate::types::{ConnId, LogPosition, Offset, PartitionId, Seq, SessionId};
 use std::sync::Arc;
 
@@ -157,10 +159,7 @@ impl Engine {
         let mut message = publish.clone();
         message.qos = qos;
         message.retain = entry.retain_as_published && publish.retain;
-        if !entry.ids.is_empty() {
-            let properties = message.properties.get_or_insert_with(|| Box::new(PublishProperties::default()));
-            properties.subscription_ids = entry.ids.to_vec();
-        }
+        identify(&mut message, entry);
         if state.max_packet_size != u32::MAX
             && publish_len(&message, state.version) + 2 > state.max_packet_size as usize
         {
@@ -168,9 +167,9 @@ impl Engine {
             return Pushed::Done;
         }
         if qos != QoS::AtMostOnce {
-            let Some(sent) = session.outbound.send(position, qos) else { return Pushed::Blocked };
-            message.packet_id = sent.packet_id;
-            message.dup = sent.dup;
+            let position = stored.is_some().then_some(position);
+            let Some(packet_id) = session.outbound.send(qos, position) else { return Pushed::Blocked };
+            message.packet_id = packet_id;
         }
         session.cursor_dirty = true;
         self.counters.delivered += 1;
@@ -184,6 +183,18 @@ impl Engine {
         self.any_committed_read
             && self.streams.get(&id.stream).is_some_and(|s| s.settings.read == ReadLevel::Committed)
             && self.high_watermark(id) <= offset
+    }
+
+    /// In-flight messages whose records are gone (retained away, damaged): QoS 2 identifiers are released, the rest is counted.
+    fn give_up_missed(&mut self, id: SessionId, conn: ConnId, position: LogPosition, out: &mut Outputs) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let missed = session.outbound.overtaken(position);
+        if missed.lost > 0 {
+            self.counters.lost(None, "retention", missed.lost as u64);
+        }
+        for packet_id in missed.release {
+            out.push(Output::Send { conn, packet: Packet::PubRel(Ack::new(packet_id, Reason::SUCCESS)) });
+        }
     }
 
     fn fall_behind(&mut self, id: SessionId, position: LogPosition) {
@@ -233,7 +244,8 @@ impl Engine {
                 more = true;
                 break;
             }
-            let (frame, from) = match reader.next(&self.log, until, &mut || self.reads.ticket_for_session(id), out) {
+            let reads = &mut self.reads;
+            let (frame, from) = match reader.next(&self.log, until, &mut || reads.ticket(Asker::Session(id)), out) {
                 Next::Frame(frame, from) => (frame, from),
                 Next::End => {
                     live = true;
@@ -242,6 +254,7 @@ impl Engine {
                 Next::Waiting => break,
             };
             taken += frame.body.len();
+            self.give_up_missed(id, conn, LogPosition { seq: frame.header.seq, index: from }, out);
             let mut blocked = false;
             for record in frame.records_from(from) {
                 let Ok(record) = record else { continue };
@@ -264,23 +277,51 @@ impl Engine {
 
     /// `false`: it cannot be taken now.
     fn offer_record(&mut self, id: SessionId, conn: ConnId, record: &StoredRecord, out: &mut Outputs) -> bool {
-        let Some(entry) = self.router.matches_session(id, &record.topic, record.position) else { return true };
-        let entry = match entry.own {
-            Own::Nothing if self.client_of(id) == record.client => return true,
-            Own::Other(own) if self.client_of(id) == record.client => *own,
-            _ => entry,
-        };
-        let publish = Publish {
+        let stored = Some((record.partition, record.offset));
+        let clogged = self.conns.get(&conn).is_none_or(|state| state.clogged);
+        let hidden = self.hidden(stored);
+        let Some(session) = self.sessions.get_mut(&id) else { return true };
+        if clogged || hidden || session.outbound.is_full() {
+            return false;
+        }
+        let mut publish = Publish {
             dup: false,
             qos: record.qos,
-            retain: record.retain,
+            retain: false,
             topic: record.topic.clone(),
             packet_id: 0,
             properties: record.properties.clone(),
             payload: record.payload.clone(),
         };
-        let stored = Some((record.partition, record.offset));
+        match session.outbound.offer(record.position) {
+            Passed::Done => return true,
+            Passed::Again { packet_id, qos } => {
+                (publish.dup, publish.packet_id, publish.qos) = (true, packet_id, qos);
+                if let Some(entry) = self.router.matches_session(id, &record.topic, record.position) {
+                    identify(&mut publish, &entry);
+                }
+                out.push(Output::Send { conn, packet: Packet::Publish(publish) });
+                return true;
+            }
+            Passed::New => {}
+        }
+        let Some(entry) = self.router.matches_session(id, &record.topic, record.position) else { return true };
+        let own = self.client_of(id) == record.client;
+        let entry = match entry.own {
+            Own::Nothing if own => return true,
+            Own::Other(other) if own => *other,
+            _ => entry,
+        };
+        publish.retain = record.retain;
         let pushed = self.push_one(&entry, conn, record.position, stored, &publish, out);
         matches!(pushed, Pushed::Done)
+    }
+}
+
+/// Puts the identifiers of the subscriptions that matched into the message [MQTT-3.3.4-3].
+fn identify(message: &mut Publish, entry: &Matched) {
+    if !entry.ids.is_empty() {
+        let properties = message.properties.get_or_insert_with(|| Box::new(PublishProperties::default()));
+        properties.subscription_ids = entry.ids.to_vec();
     }
 }

@@ -9,15 +9,16 @@ use super::Engine;
 use crate::limits::READ_BYTES_MAX;
 use crate::log::control::{ControlKind, ControlRecord};
 use crate::log::record::{NewRecord, StoredRecord};
+use crate::log::Log;
 use crate::mqtt::encode::publish_len;
 use crate::mqtt::properties::PublishProperties;
 use crate::mqtt::{Publish, QoS, Reason, Text, Version};
 use crate::replication::durable::{StateChange, StateKind};
 use crate::replication::link::{LinkEvent, LinkGravity, LinkOutput, Want};
-use crate::replication::mapping::{Mapping, Source};
+use crate::replication::mapping::{Mapper, Outgoing, Unmapped};
 use crate::replication::Link;
-use crate::types::{LogPosition, Now, Offset, PartitionId, UpstreamId};
-use std::collections::VecDeque;
+use crate::types::{BootId, IngestTime, LogPosition, Now, Offset, PartitionId, StreamId, UpstreamId};
+use std::collections::{BTreeMap, VecDeque};
 
 /// An upstream: its link and where it reads.
 pub(super) struct Upstream {
@@ -26,7 +27,8 @@ pub(super) struct Upstream {
     pub(super) partitions: Vec<PartitionId>,
     pub(super) replica: bool,
     pub(super) version: Version,
-    pub(super) mapping: Mapping,
+    /// By stream.
+    pub(super) mappers: BTreeMap<StreamId, Mapper>,
     pub(super) reader: LogReader,
     /// Records that it refused, to be dead-lettered one after the other.
     pub(super) refused: VecDeque<Refused>,
@@ -147,7 +149,12 @@ impl Engine {
                         upstream.reader.advance(record.position);
                         break 'reading;
                     }
-                    Want::Send => offer(upstream, &self.source, &self.streams, &record, now, &mut outputs),
+                    Want::Send => {
+                        let age_s = age_ms(&self.log, self.boot, &record.ingest, now).map(|ms| ms / 1000);
+                        if !offer(upstream, &record, age_s, &mut outputs) {
+                            self.counters.lost(Some(record.partition.stream), "expired", 1);
+                        }
+                    }
                 }
             }
             upstream.reader.advance(LogPosition { seq: frame.header.seq + 1, index: 0 });
@@ -211,7 +218,7 @@ impl Engine {
     }
 
     /// The link begins again at its cursors.
-    fn rewind(&mut self, id: UpstreamId) {
+    pub(super) fn rewind(&mut self, id: UpstreamId) {
         let Some(upstream) = self.upstreams.get_mut(usize::from(id.0)) else { return };
         let from = upstream.link.lanes().map(|(partition, offset)| self.log.locate(partition, offset)).min();
         upstream.reader.seek(from.unwrap_or_default());
@@ -286,35 +293,58 @@ impl Engine {
     }
 }
 
-/// Makes a record into the publish that goes upstream and offers it to the link.
-fn offer(
-    upstream: &mut Upstream,
-    source: &Source,
-    streams: &std::collections::BTreeMap<crate::types::StreamId, super::Stream>,
-    record: &StoredRecord,
-    now: Now,
-    outputs: &mut Vec<LinkOutput>,
-) {
-    let stream = streams.get(&record.partition.stream).map_or("-", |stream| stream.name.as_str());
-    let mapped = upstream.mapping.publish(source, stream, record_of(record), &now);
-    match mapped {
+/// Makes a record into the publish that goes upstream and offers it to the link. `false`: it has expired.
+fn offer(upstream: &mut Upstream, record: &StoredRecord, age_s: Option<u64>, outputs: &mut Vec<LinkOutput>) -> bool {
+    let (partition, offset) = (record.partition, record.offset);
+    let Some(mapper) = upstream.mappers.get(&partition.stream) else { return true };
+    let outgoing = Outgoing {
+        partition: partition.partition,
+        offset,
+        topic: &record.topic,
+        retain: record.retain,
+        properties: record.properties.as_deref(),
+        source: record.source.as_ref(),
+        age_s,
+        payload: &record.payload,
+    };
+    match mapper.map(outgoing) {
         Ok(publish) => {
-            let size = publish_len(&publish, upstream.version) + 2;
-            upstream.link.offer(record.partition, record.offset, publish, size, outputs);
+            // Measured as it will be sent: at QoS 1 or 2, with a packet identifier.
+            let size = publish_len(&publish, upstream.version);
+            upstream.link.offer(partition, offset, publish, size, outputs);
         }
-        Err(error) => {
-            let (partition, offset) = (record.partition, record.offset);
-            upstream.link.refuse_unsent(partition, offset, Reason::TOPIC_NAME_INVALID, error.to_string(), outputs);
+        Err(Unmapped::Expired) => {
+            upstream.link.pass(partition, offset + 1);
+            return false;
+        }
+        Err(Unmapped::Topic) => {
+            let text = "its mapped topic cannot be sent".to_owned();
+            upstream.link.refuse_unsent(partition, offset, Reason::TOPIC_NAME_INVALID, text, outputs);
         }
     }
+    true
 }
 
-fn control_record(change: StateChange) -> ControlRecord {
-    let kind = match change.kind {
+/// Milliseconds since a record came in: by the monotonic clock within a boot, else by wall clocks that were set.
+pub(super) fn age_ms(log: &Log, boot: BootId, time: &IngestTime, now: Now) -> Option<u64> {
+    if time.boot == boot {
+        return Some((now.mono_ns / 1_000_000).saturating_sub(time.mono_ms));
+    }
+    let then = log.wall_ms(time)?;
+    let now_ms = now.wall_ms.filter(|_| now.wall_synced)?;
+    Some(now_ms.saturating_sub(then).max(0).unsigned_abs())
+}
+
+/// The log's kind of a link's state.
+pub(super) fn control_kind(kind: StateKind) -> ControlKind {
+    match kind {
         StateKind::Cursor => ControlKind::UpstreamCursor,
         StateKind::Released => ControlKind::UpstreamReleased,
         StateKind::Session => ControlKind::UpstreamSession,
         StateKind::Isr => ControlKind::Isr,
-    };
-    ControlRecord::put(kind, change.key, change.value)
+    }
+}
+
+pub(super) fn control_record(change: StateChange) -> ControlRecord {
+    ControlRecord::put(control_kind(change.kind), change.key, change.value)
 }

@@ -6,7 +6,7 @@ use crate::log::store::Change;
 use crate::mqtt::{Packet, Publish, Reason, Version};
 use crate::replication::link::{LinkEvent, LinkOrder};
 use crate::settings::Settings;
-use crate::types::{ConnId, LogPosition, Seq, Ticket, UpstreamId};
+use crate::types::{ConnId, LogPosition, PartitionId, Seq, Ticket, UpstreamId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -104,6 +104,7 @@ pub enum CloseCause {
 }
 
 <<<<<<< HEAD
+<<<<<<< HEAD
 /// What a catch-up read found.
 #[derive(Clone, Debug)]
 pub enum ReadResult {
@@ -143,6 +144,8 @@ pub enum Gate {
 >>>>>>> storage
 }
 
+=======
+>>>>>>> main
 /// Outputs of a step, in order, kept by the caller between steps so that nothing is allocated anew.
 pub type Outputs = Vec<Output>;
 

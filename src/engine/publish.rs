@@ -134,7 +134,7 @@ impl Engine {
         if self.stopping != Stopping::No {
             return Some((Hold::Memory, Reason::SERVER_SHUTTING_DOWN, "the gateway is stopping"));
         }
-        if self.log.uncommitted_bytes() >= self.bounds.uncommitted_bytes || self.log.group_is_full() {
+        if self.log.uncommitted_bytes() >= self.bounds.uncommitted_bytes {
             return Some((Hold::Memory, Reason::SERVER_BUSY, "memory budget reached"));
         }
         if self.fault.is_some() {
@@ -144,7 +144,7 @@ impl Engine {
             return Some((Hold::Space, Reason::QUOTA_EXCEEDED, "disk budget reached"));
         }
         if level == Acks::Replicated {
-            let short = self.partitions.get(&partition).is_none_or(|p| !p.replicas.enough_in_sync());
+            let short = self.partitions.get(&partition).is_none_or(|p| !p.replicas.enough());
             if short {
                 return Some((Hold::Replicas, Reason::IMPLEMENTATION_SPECIFIC, "NOT_ENOUGH_REPLICAS"));
             }

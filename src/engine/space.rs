@@ -29,16 +29,7 @@ impl Engine {
         let segments = self.log.segments().len() as u64 + 1;
         let other = self.used_bytes.saturating_sub(segments.saturating_mul(segment));
         let most = (budget.saturating_sub(other) / segment).saturating_sub(CLEANER_RESERVE_SEGMENTS).max(1);
-        if self.freeing.is_none() {
-            let pressed = segments > most.saturating_sub(1);
-            let numbers = self.log.plan_retention(pressed, &|id| self.retained_below(id));
-            if !numbers.is_empty() {
-                // What is still needed of them is written again first; they go once that is synced.
-                let after = self.log.prepare_free(&numbers);
-                self.freeing = Some((after, numbers));
-            }
-        }
-        let file_system_full = self.free_bytes.is_some_and(|free| free < segment / 2) && !self.log.has_room_without_growth();
+        let file_system_full = self.free_bytes.is_some_and(|free| free < segment / 2);
         let full = segments > most || file_system_full;
         if self.full && !full {
             self.conditions += 1;
@@ -54,7 +45,6 @@ impl Engine {
                 self.freeing = Some((after, numbers));
                 return;
             }
-            self.log.freed(&numbers);
             self.space_due = true;
             out.push(Output::FreeSegments { numbers });
         }

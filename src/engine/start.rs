@@ -9,19 +9,19 @@ use crate::log::control::{ControlKind, ControlRecord, from_value, to_value};
 use crate::log::recovery::Recovered;
 use crate::log::{Log, LogConfig};
 use crate::mqtt::{Text, Version};
-use crate::replication::durable::{IsrV1, StateKind, decode, partition_key};
+use crate::replication::durable::{CursorV1, StateKind, decode, lane_key, partition_key};
 use crate::replication::link::{LaneStart, LinkConfig};
-use crate::replication::mapping::{Mapping, Source};
-use crate::replication::replica::{Member, ReplicaSet};
-use crate::replication::Link;
+use crate::replication::mapping::Mapper;
+use crate::replication::{Link, ReplicaSet};
 use crate::router::{Router, StreamRoute, Subscription};
 use crate::session::connect::ClientIds;
 use crate::session::durable::{self, SessionCursorV1, SessionV1, SubscriptionV1};
 use crate::session::inbound::Inbound;
+use crate::session::outbound::Outbound;
 use crate::session::registry::Registry;
 use crate::session::will::Wills;
 use crate::settings::{self, Settings, UpstreamKind};
-use crate::types::{Acks, BootId, LogPosition, Now, PartitionId, StreamId, UpstreamId};
+use crate::types::{Acks, BootId, LogPosition, Now, Offset, PartitionId, StreamId, UpstreamId};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -70,10 +70,9 @@ impl Engine {
             tail_bytes: budget / TAIL_SHARE,
         };
         let log = Log::new(recovered, config);
-        let source = Source { gateway_id: gateway_id.clone(), log_id: log.log_id() };
         let mut engine = Self {
             gateway_id,
-            source,
+            boot,
             router: Router::new(seed),
             registry: Registry::new(seed),
             client_ids: ClientIds::new(seed),
@@ -89,6 +88,7 @@ impl Engine {
             fresh: Vec::new(),
             unsynced: VecDeque::new(),
             runnable: VecDeque::new(),
+            stalled: Vec::new(),
             reads: Default::default(),
             held: VecDeque::new(),
             conditions: 0,
@@ -112,7 +112,7 @@ impl Engine {
             settings,
             log,
         };
-        engine.load_streams()?;
+        engine.load_streams(now.mono_ns)?;
         engine.load_sessions(now);
         engine.load_upstreams(seed, now)?;
         Ok(engine)
@@ -120,7 +120,7 @@ impl Engine {
 
     /// The catalogue: a name keeps its number for ever, the partition count only grows, a stream that is not configured any more
     /// is read-only.
-    fn load_streams(&mut self) -> Result<(), String> {
+    fn load_streams(&mut self, mono_ns: u64) -> Result<(), String> {
         let mut known: BTreeMap<String, StreamV1> = BTreeMap::new();
         for (key, entry) in self.log.state().scan(ControlKind::Stream) {
             let name = String::from_utf8_lossy(key).into_owned();
@@ -148,10 +148,10 @@ impl Engine {
                 DEAD_LETTER_STREAM => self.dead_letter.stream = StreamId(id),
                 _ => routes.push(route),
             }
-            self.add_stream(StreamId(id), stream.clone(), partitions, true);
+            self.add_stream(StreamId(id), stream.clone(), partitions, true, mono_ns);
         }
         for (name, former) in known {
-            self.add_stream(StreamId(former.id), built_in_as(name), former.partitions, false);
+            self.add_stream(StreamId(former.id), built_in_as(name), former.partitions, false, mono_ns);
         }
         if let Some(default) = default {
             self.router.set_streams(&routes, &default).map_err(|error| format!("the streams' filters: {error:?}"))?;
@@ -159,25 +159,26 @@ impl Engine {
         Ok(())
     }
 
-    fn add_stream(&mut self, id: StreamId, stream: settings::Stream, partitions: u16, configured: bool) {
-        let replicas: Vec<UpstreamId> = self
-            .settings
-            .upstreams
-            .iter()
-            .enumerate()
-            .filter(|(_, upstream)| configured && upstream.replica && upstream.streams.contains(&stream.name))
-            .map(|(index, _)| UpstreamId(index as u16))
-            .collect();
+    fn add_stream(&mut self, id: StreamId, stream: settings::Stream, partitions: u16, configured: bool, mono_ns: u64) {
+        let settings = Arc::clone(&self.settings);
+        let carries = |upstream: &&settings::Upstream| upstream.replica && upstream.streams.contains(&stream.name);
+        let replicas: Vec<&settings::Upstream> = settings.upstreams.iter().filter(|_| configured).filter(carries).collect();
         for partition in 0..partitions {
             let id = PartitionId { stream: id, partition };
             self.log.add_partition(id);
             if replicas.is_empty() {
                 continue;
             }
-            let remembered = self.log.state().get(ControlKind::Isr, &partition_key(id));
-            let isr = remembered.and_then(|entry| decode::<IsrV1>(&entry.value)).map(|isr| isr.replicas);
-            let replicas = self.replica_set(&replicas, stream.min_insync_replicas, isr.as_deref(), id);
-            self.partitions.insert(id, Partition { replicated: true, replicas, waiting: VecDeque::new() });
+            let known = self.log.state().get(ControlKind::Isr, &partition_key(id)).map(|entry| entry.value.clone());
+            let members: Vec<(String, u64, Offset)> = replicas
+                .iter()
+                .map(|upstream| (upstream.name.clone(), upstream.replica_lag_max_ns, self.remembered_cursor(upstream, id)))
+                .collect();
+            let synced = self.log.synced_leo(id);
+            let least = stream.min_insync_replicas;
+            let replicas = ReplicaSet::new(id, least, synced, &members, known.as_deref(), mono_ns);
+            let in_sync = replicas.in_sync();
+            self.partitions.insert(id, Partition { in_sync, replicas, waiting: VecDeque::new() });
             self.replicated.push(id);
         }
         let name = stream.name.clone();
@@ -185,7 +186,14 @@ impl Engine {
         self.streams.insert(id, Stream { name, settings: stream, partitions, replicated, configured });
     }
 
+    /// How far an upstream was with a partition when that was last recorded.
+    fn remembered_cursor(&self, upstream: &settings::Upstream, id: PartitionId) -> Offset {
+        let entry = self.log.state().get(ControlKind::UpstreamCursor, &lane_key(&upstream.name, id));
+        entry.and_then(|entry| decode::<CursorV1>(&entry.value)).map_or(0, |cursor| cursor.next)
+    }
+
     fn load_sessions(&mut self, now: Now) {
+        let end = self.end();
         let state = self.log.state();
         let mut ended = Vec::new();
         for (key, entry) in state.scan(ControlKind::Session) {
@@ -206,10 +214,8 @@ impl Engine {
             }
             let mut session = Session::new(client);
             session.persistent = true;
-            if let Some(cursor) = cursor {
-                session.offline_at = cursor.position;
-                session.outbound.restore(cursor.position, &cursor.beyond);
-            }
+            let (position, beyond) = cursor.map_or((end, Vec::new()), |cursor| (cursor.position, cursor.beyond));
+            session.outbound = Outbound::restore(1, position, &beyond);
             let received = state
                 .scan_prefix(ControlKind::ReceivedQos2, key)
                 .filter_map(|(key, _)| durable::read_received_key(key).ok())
@@ -247,7 +253,7 @@ impl Engine {
                     LaneStart { partition: *id, start, end }
                 })
                 .collect();
-            let client = settings::client_id(upstream, mqtt, &self.gateway_id);
+            let client = mqtt.client_id(&self.gateway_id, &upstream.name);
             let config = LinkConfig {
                 name: upstream.name.clone(),
                 exactly_once: mqtt.qos == 2,
@@ -262,6 +268,10 @@ impl Engine {
             let mut lookup = |kind: StateKind, key: &[u8]| {
                 state.get(super::forward::control_kind(kind), key).map(|entry| entry.value.to_vec())
             };
+            let mapper = |id: &StreamId, stream: &Stream| {
+                (*id, Mapper::new(&mqtt.topic, &self.gateway_id, self.log.log_id(), &stream.name, mqtt.v5))
+            };
+            let mappers = self.streams.iter().map(|(id, stream)| mapper(id, stream)).collect();
             let link = Link::new(config, &starts, &mut lookup)?;
             let all: Arc<[PartitionId]> = partitions.clone().into();
             let version = if mqtt.v5 { Version::V5 } else { Version::V311 };
@@ -270,7 +280,7 @@ impl Engine {
                 link,
                 replica: upstream.replica,
                 version,
-                mapping: Mapping::new(&mqtt.topic, version)?,
+                mappers,
                 reader: LogReader::new(LogPosition::default(), Some(Arc::clone(&all))),
                 refused: VecDeque::new(),
                 refused_reader: LogReader::new(LogPosition::default(), Some(all)),

@@ -58,7 +58,7 @@ impl Engine {
     fn subscription_since(&self, id: SessionId, filter: &Text) -> LogPosition {
         match self.router.subscription(id, filter) {
             Some(former) => former.since,
-            None => self.end_position(),
+            None => self.end(),
         }
     }
 

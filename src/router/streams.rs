@@ -2,8 +2,9 @@
 
 use super::murmur2::partition;
 use super::subscriptions::SubscribeError;
-use super::tree::{FilterTree, levels};
+use super::tree::FilterTree;
 use crate::mqtt::Text;
+use crate::mqtt::topic::levels;
 use crate::settings::KeyRule;
 use crate::types::{PartitionId, StreamId};
 

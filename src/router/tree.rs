@@ -5,6 +5,7 @@
 //! but the wildcards'. A node takes about 80 bytes with its edge.
 
 use crate::limits::{FILTER_NAME_BYTES_MAX, FILTER_NODES_MAX, TOPIC_LEVELS_MAX};
+use crate::mqtt::topic::levels;
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::collections::HashMap;
@@ -60,11 +61,6 @@ struct Name {
     text: Arc<[u8]>,
     /// Nodes that bear it.
     nodes: u32,
-}
-
-/// The levels of a topic or filter.
-pub fn levels(topic: &[u8]) -> impl Iterator<Item = &[u8]> {
-    topic.split(|byte| *byte == b'/')
 }
 
 impl<V> FilterTree<V> {

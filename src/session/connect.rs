@@ -6,6 +6,7 @@ use crate::limits::{
     CLIENT_ID_BYTES_MAX, REMAINING_LENGTH_MAX, TOPIC_ALIASES_MAX, USER_NAME_BYTES_MAX, WILL_BYTES_MAX,
 };
 use crate::mqtt::properties::{ConnAckProperties, DisconnectProperties};
+use crate::mqtt::topic::valid_topic;
 use crate::mqtt::{ConnAck, Connect, Disconnect, Reason, Text, Version};
 use core::fmt::Write as _;
 use serde::{Deserialize, Serialize};
@@ -149,7 +150,7 @@ pub fn check(connect: &Connect, policy: &Policy, assign: impl FnOnce() -> Text) 
                 "retained messages are not supported by this version",
             ));
         }
-        if !is_topic_name(&will.topic) {
+        if !valid_topic(will.topic.as_bytes()) {
             return Err(Refusal::new(Reason::TOPIC_NAME_INVALID, "the will's topic is not a topic name"));
         }
         let will = KeptWill::new(will);
@@ -205,10 +206,6 @@ fn check_client_id(connect: &Connect) -> Result<Option<Text>, Refusal> {
         Version::V311 => invalid("an empty client identifier needs a clean session"),
         Version::V31 => invalid("MQTT 3.1 needs a client identifier"),
     }
-}
-
-fn is_topic_name(topic: &Text) -> bool {
-    !topic.is_empty() && !topic.as_bytes().iter().any(|byte| matches!(byte, b'+' | b'#'))
 }
 
 /// The CONNACK that lets a client in: it names what differs from the standard's defaults, and what this version has not.

@@ -40,7 +40,7 @@ impl core::fmt::Display for DurableError {
     }
 }
 
-impl std::error::Error for DurableError {}
+impl core::error::Error for DurableError {}
 
 /// A persistent session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

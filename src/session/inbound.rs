@@ -142,7 +142,7 @@ impl Inbound {
         self.received.insert(packet_id);
     }
 
-    /// PUBREL came, or a stored message is refused after all. Whether the identifier was taken. PUBCOMP follows in any case, with 0x92
+    /// PUBREL came. Whether the identifier was taken. PUBCOMP follows in any case, with 0x92
     /// in MQTT 5 if it was not [MQTT-4.3.3-11], gated on the newest frame of the log: the removal, be it this or an earlier one, must be
     /// synced first, else a new message under the identifier could be swallowed as a duplicate after a power cut.
     pub fn release(&mut self, packet_id: u16) -> bool {
@@ -167,7 +167,7 @@ impl Inbound {
     }
 
     /// What it waited for has come: emits the acknowledgement and what stood behind it, as far as the order allows. Nothing happens if
-    /// it does not wait any more.
+    /// it does not wait any more. A PUBREC that refuses frees its identifier; the caller removes what is durable of it.
     pub fn resolve(
         &mut self,
         waiting: Waiting,
@@ -176,14 +176,21 @@ impl Inbound {
         gate: Seq,
         emit: impl FnMut(Answer),
     ) {
+        let mut refused = None;
         let Some(line) = self.line_mut(waiting.kind) else { return };
         let index = waiting.number.checked_sub(line.first).and_then(|index| usize::try_from(index).ok());
         if let Some(place) = index.and_then(|index| line.queue.get_mut(index))
             && let Place::Waiting { packet_id, .. } = *place
         {
             *place = Place::Ready(Answer { kind: waiting.kind, packet_id, reason, properties, gate });
+            if waiting.kind == AnswerKind::PubRec && reason.is_failure() {
+                refused = Some(packet_id);
+            }
         }
         line.advance(emit);
+        if let Some(packet_id) = refused {
+            self.received.remove(packet_id);
+        }
     }
 
     /// Since when the longest waiting acknowledgement waits, in monotonic ns.

@@ -22,7 +22,7 @@ pub struct Outbound {
     last_id: u16,
     /// So many identifiers after it are known to be free.
     free_ids: u16,
-    /// The client's Receive Maximum, within ours.
+    /// The client's Receive Maximum, within ours [MQTT-3.3.4-9].
     max: u16,
     /// Entries sent on this connection and not done.
     in_flight: u16,
@@ -320,7 +320,7 @@ fn after(position: LogPosition) -> LogPosition {
     LogPosition { seq: position.seq, index: position.index.saturating_add(1) }
 }
 
-/// The identifier after this one; there is no 0 [MQTT-2.2.1-3].
+/// The identifier after this one; there is no 0 [MQTT-2.2.1-4].
 fn following(packet_id: u16) -> u16 {
     packet_id.checked_add(1).unwrap_or(1)
 }

@@ -25,7 +25,7 @@ impl ReceiveQuota {
     /// A PUBLISH at QoS 1 or 2 came in; everything up to frame `committed` is synced.
     ///
     /// # Errors
-    /// [`Reason::RECEIVE_MAXIMUM_EXCEEDED`]: the connection is to be closed with it [MQTT-3.3.4-9].
+    /// [`Reason::RECEIVE_MAXIMUM_EXCEEDED`]: the connection is to be closed with it [MQTT-3.3.4-7].
     pub fn take(&mut self, committed: Seq) -> Result<(), Reason> {
         while let Some((_, count)) = self.answers.pop_front_if(|(gate, _)| *gate <= committed) {
             self.taken = self.taken.saturating_sub(count);

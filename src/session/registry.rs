@@ -40,7 +40,7 @@ pub struct Ended {
 pub struct Opened {
     /// Its number.
     pub id: SessionId,
-    /// Whether it was there before [MQTT-3.2.2-2].
+    /// Whether it was there before [MQTT-3.2.2-3].
     pub present: bool,
     /// Whether its record in the log is to be written: it is durable, and new or changed.
     pub changed: bool,
@@ -78,7 +78,8 @@ impl Registry {
     }
 
     /// Puts back a session read from the log. `offline_s`: for how long it is known to have been without a connection; its time
-    /// runs on from there. `false`: it ended with its connection, or its time is up; its records are to be removed.
+    /// runs on from there. `false`: it ended with its connection, its time is up, or its client has a session already (which a sound
+    /// log does not hold); its records are to be removed.
     pub fn restore(
         &mut self,
         id: SessionId,
@@ -90,6 +91,7 @@ impl Registry {
     ) -> bool {
         self.next_id = self.next_id.max(id.0.saturating_add(1));
         let left_s = match expiry {
+            _ if self.by_client.contains_key(&client) => return false,
             Expiry::WithConnection => return false,
             Expiry::AfterSeconds(seconds) if u64::from(seconds) <= offline_s => return false,
             Expiry::AfterSeconds(seconds) => Some(u64::from(seconds) - offline_s),
@@ -326,6 +328,7 @@ mod tests {
         assert!(restore(3, "d", NEVER, 1 << 40));
         assert!(!restore(9, "e", Expiry::AfterSeconds(10), 10));
         assert!(!restore(8, "f", CONN, 0));
+        assert!(!restore(6, "c", NEVER, 0), "a client has one session");
         assert_eq!(registry.next_expiry_ns(), Some(6 * NS_PER_S));
         assert_eq!(open(&mut registry, 1, false, NEVER, 1).id, SessionId(7));
         assert_eq!(registry.connect(ConnId(2), &Text::from("new"), None, false, NEVER, 0).unwrap().id, SessionId(10));

@@ -2,7 +2,7 @@
 
 use super::extensions::{FROM, OFFSETS, REPLAY_PREFIX, value};
 use crate::limits::TOPIC_LEVELS_MAX;
-use crate::mqtt::{QoS, Reason, Subscribe, Text, Version};
+use crate::mqtt::{QoS, Reason, Subscribe, Version, topic};
 
 /// A subscription that cannot be granted: what stands in SUBACK, and why, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl Refused {
     }
 }
 
-/// Checks the `index`-th filter of a SUBSCRIBE and says what is granted for it [MQTT-3.8.4-5].
+/// Checks the `index`-th filter of a SUBSCRIBE and says what is granted for it [MQTT-3.8.4-6].
 ///
 /// # Errors
 /// When it asks for what this version does not have (shared subscriptions, replay), or has too many levels.
@@ -34,29 +34,25 @@ pub fn check(version: Version, subscribe: &Subscribe, index: usize) -> Result<Qo
     if value(user, FROM).is_some() || value(user, OFFSETS).is_some() || filter.as_bytes().starts_with(REPLAY_PREFIX) {
         return refused(Reason::IMPLEMENTATION_SPECIFIC, "replay is not supported by this version");
     }
-    if is_shared(filter) {
+    if topic::is_shared(filter.as_bytes()) {
         return refused(Reason::SHARED_NOT_SUPPORTED, "shared subscriptions are not supported by this version");
     }
-    if filter.as_bytes().split(|byte| *byte == b'/').count() > TOPIC_LEVELS_MAX {
+    if topic::depth(filter.as_bytes()) > TOPIC_LEVELS_MAX {
         return refused(Reason::TOPIC_FILTER_INVALID, "the filter has more than 128 levels");
     }
     Ok(options.qos)
 }
 
-/// The reason code that grants a QoS [MQTT-3.9.3-1].
+/// The reason code that grants a QoS [MQTT-3.9.3-2].
 pub fn granted(qos: QoS) -> Reason {
     Reason(qos.bits())
-}
-
-fn is_shared(filter: &Text) -> bool {
-    filter.as_bytes().starts_with(b"$share/")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::SubscribeOptions;
     use crate::mqtt::properties::SubscribeProperties;
+    use crate::mqtt::{SubscribeOptions, Text};
 
     fn asked(version: Version, filter: &str, user: &[(&str, &str)]) -> Result<QoS, Reason> {
         let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..Default::default() };

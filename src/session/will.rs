@@ -5,7 +5,7 @@
 use super::connect::Expiry;
 use crate::limits::WILLS_BYTES_MAX;
 use crate::mqtt::properties::PublishProperties;
-use crate::mqtt::{Publish, Will};
+use crate::mqtt::{Publish, Reason, Will};
 use crate::types::SessionId;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -67,6 +67,13 @@ pub enum Ending {
     Abnormal,
 }
 
+impl Ending {
+    /// What a DISCONNECT with this reason is; 3.1.1 has none but 0x00.
+    pub fn of_disconnect(reason: Reason) -> Self {
+        if reason == Reason::SUCCESS { Self::Orderly } else { Self::Abnormal }
+    }
+}
+
 /// The wills of all sessions.
 #[derive(Debug, Default)]
 pub struct Wills {
@@ -88,11 +95,15 @@ impl Wills {
         Self::default()
     }
 
-    /// Keeps the will of a session's new connection in place of a former one. `false`: there is no room, the connection is to be
-    /// refused with 0x97.
+    /// Whether there is room for one more, to be asked before its client is let in: a refusal is 0x97.
+    pub fn has_room(&self, will: &KeptWill) -> bool {
+        self.bytes + will.bytes() <= WILLS_BYTES_MAX
+    }
+
+    /// Keeps the will of a session's new connection in place of a former one. `false`: there is no room, it is not kept.
     pub fn keep(&mut self, session: SessionId, will: KeptWill) -> bool {
         self.take(session);
-        if self.bytes + will.bytes() > WILLS_BYTES_MAX {
+        if !self.has_room(&will) {
             return false;
         }
         self.bytes += will.bytes();
@@ -188,6 +199,7 @@ mod tests {
         assert_eq!(kept(0).disconnected(S, Ending::Orderly, Expiry::Never, 0), None);
         let published = kept(0).disconnected(S, Ending::Abnormal, Expiry::Never, 0).unwrap();
         assert_eq!((published.topic.as_str(), published.properties), ("gone", None));
+        assert_eq!(Ending::of_disconnect(Reason::DISCONNECT_WITH_WILL), Ending::Abnormal);
         let mut wills = kept(9);
         assert_eq!(wills.disconnected(S, Ending::Orderly, Expiry::Never, 0), None);
         assert_eq!((wills.due(u64::MAX), wills.bytes), (None, 0));
@@ -227,6 +239,7 @@ mod tests {
         let big = KeptWill { publish: Publish { payload: vec![0; 60_000].into(), ..will(0).publish }, delay_s: 0 };
         let room = WILLS_BYTES_MAX / big.bytes();
         assert!((0..room as u64).all(|n| wills.keep(SessionId(n), big.clone())));
+        assert!(!wills.has_room(&big));
         assert!(!wills.keep(SessionId(9_999), big.clone()));
         assert!(wills.keep(SessionId(0), big.clone()), "in place of its own");
     }

@@ -99,6 +99,21 @@ fn a_release_before_the_pubrec_takes_the_waiting_answer_back() {
 }
 
 #[test]
+fn a_message_that_the_replica_refuses_gets_its_reason_and_frees_its_identifier() {
+    let mut inbound = Inbound::default();
+    inbound.received(1);
+    let first = inbound.wait(PubRec, 9, 0, nothing);
+    let waiting = inbound.wait(PubRec, 1, 0, nothing);
+    inbound.resolve(waiting, Reason::IMPLEMENTATION_SPECIFIC, None, 0, nothing);
+    assert_eq!(inbound.received_ids().count(), 0);
+    assert_eq!(inbound.arrival(PubRec, 1, true), Arrival::Attached, "its answer is still in line");
+    let mut out = Vec::new();
+    inbound.resolve(first, Reason::SUCCESS, None, 0, |answer| out.push((answer.packet_id, answer.is_final())));
+    assert_eq!(out, [(9, false), (1, true)]);
+    assert_eq!(inbound.arrival(PubRec, 1, false), Arrival::New);
+}
+
+#[test]
 fn a_retained_message_is_refused_where_that_was_announced() {
     let publish = Publish {
         dup: false,

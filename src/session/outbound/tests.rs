@@ -249,6 +249,7 @@ proptest! {
                             Passed::Done => {}
                         }
                         next += 1;
+                        prop_assert!(outbound.in_flight() <= usize::from(max));
                     }
                 }
                 _ => {
@@ -270,7 +271,6 @@ proptest! {
                     }
                 }
             }
-            prop_assert!(outbound.in_flight() <= usize::from(max) || step == 0 || outbound.is_full());
             let cursor = outbound.cursor();
             prop_assert!((1..cursor.seq).all(|seq| done.contains(&seq)), "{:?} {:?}", cursor, done);
         }
