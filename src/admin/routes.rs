@@ -344,7 +344,7 @@ fn lines<'r>(
     Ok(body)
 }
 
-fn not_there<'n>(what: &str, name: &str, names: &mut dyn Iterator<Item = &'n str>) -> String {
+fn not_there(what: &str, name: &str, names: &mut dyn Iterator<Item = &str>) -> String {
     let names: Vec<&str> = names.collect();
     match names.as_slice() {
         [] => format!("there is no {what} {name:?}, nor any other"),
