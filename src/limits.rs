@@ -188,8 +188,6 @@ pub const STREAM_NAME_MAX: usize = 64;
 pub const STREAM_FILTERS_MAX: usize = 4_096;
 /// Listeners in the configuration.
 pub const LISTENERS_MAX: usize = 16;
-/// Threads that serve sockets.
-pub const IO_THREADS_MAX: usize = 16;
 /// Bytes of a configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Milliseconds between sled's own flushes, in which it also gives back space. Nothing waits for them.
@@ -264,8 +262,6 @@ pub const GROUP_CONTROL_ROOM: usize = 4 << 10;
 pub const GROUP_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one write, which is what a power cut can tear; several groups share it.
 pub const COMMIT_WRITE_BYTES_MAX: u64 = 8 << 20;
-/// Buffers of one vectored write (the system's IOV_MAX).
-pub const WRITE_BUFFERS_MAX: usize = 1024;
 /// Sequences that are skipped when nothing tells how many frames were lost.
 pub const SEQ_JUMP: u64 = 1 << 20;
 /// A stamp of the state store further than this beyond the log's end is taken for damage, not for evidence.
@@ -309,3 +305,6 @@ pub const UPSTREAM_ADDRESSES_MAX: usize = 8;
 
 const _: () = assert!(UPSTREAM_WINDOW_MAX as u64 <= LANE_SPAN_MAX);
 const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);
+
+// ── net and broker ──
+const _: () = assert!(IO_THREADS_MAX.is_power_of_two() && CONNECTIONS_PER_THREAD_MAX.is_power_of_two());
