@@ -477,12 +477,6 @@ impl Engine {
 
     /// `<gateway id>/<log id>/<stream>/<partition>/<offset>` [surface §4].
     fn source_text(&self, id: PartitionId, offset: u64) -> String {
-        format!(
-            "{}/{}/{}/{}/{offset}",
-            self.gateway_id,
-            self.log.log_id(),
-            self.stream_name(id.stream),
-            id.partition
-        )
+        format!("{}/{}/{}/{}/{offset}", self.gateway_id, self.log.log_id(), self.stream_name(id.stream), id.partition)
     }
 }

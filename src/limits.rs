@@ -308,3 +308,5 @@ const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);
 
 // ── net and broker ──
 const _: () = assert!(IO_THREADS_MAX.is_power_of_two() && CONNECTIONS_PER_THREAD_MAX.is_power_of_two());
+/// Open files beside the connections: segments, sled, sockets of ours, the admin side.
+pub const DESCRIPTORS_BESIDE_CONNECTIONS: u64 = 256;
