@@ -161,6 +161,8 @@ impl SledState {
         ));
         self.trusted = false;
         self.backing = Backing::Memory { values: BTreeMap::new(), stamp: None };
+        // What is on the medium falls behind from here on. (One sector in place: it works on a full disk too.)
+        let _ = self.set_mark(Mark::Unknown);
     }
 
     fn set_mark(&mut self, mark: Mark) -> Result<(), StoreError> {
