@@ -23,7 +23,10 @@ fn error(text: &str) -> String {
 }
 
 fn warnings(text: &str) -> Vec<String> {
-    from_str(text, "config.toml").unwrap_or_else(|errors| panic!("{text}\n{errors}")).warnings
+    match from_str(text, "config.toml") {
+        Ok(loaded) => loaded.warnings,
+        Err(errors) => vec![errors.to_string()],
+    }
 }
 
 const STREAM: &str = "[[stream]]\nname = \"telemetry\"\ntopics = [\"sensors/#\"]\n";
@@ -99,9 +102,8 @@ fn generic_is_what_holds_without_a_profile_file() {
     assert!(device.io_threads >= 1);
 }
 
-#[test]
-fn everything_that_can_be_said_arrives_in_the_settings() {
-    let text = r#"
+/// Everything that this version knows, once.
+const WHOLE: &str = r#"
 profile = "raspberry-pi-4"
 log = "warn,upstream=debug"
 [gateway]
@@ -158,7 +160,10 @@ client_id = "gw-1-dc"
 topic = "plant7/{gateway}/{stream}/{topic}"
 tls = { ca_file = "ca.pem", cert_file = "c.pem", key_file = "k.pem", server_name = "dc" }
 "#;
-    let settings = from_str(text, "config.toml").unwrap().settings;
+
+#[test]
+fn everything_that_can_be_said_arrives_in_the_settings() {
+    let settings = from_str(WHOLE, "config.toml").unwrap().settings;
     assert_eq!(settings.gateway.id.as_deref(), Some("gw-1"));
     assert_eq!(settings.gateway.ack_timeout_ns, 90_000_000_000);
     assert_eq!((settings.device.io_threads, settings.device.commit_interval_ns), (1, 500_000));
@@ -721,4 +726,34 @@ fn credentials_of_systemd_are_named_by_their_directory() {
         upstream("username = \"u\"\npassword_file = \"$CREDENTIALS_DIRECTORY/dc\"").replace("mqtt://", "mqtts://");
     let loaded = from_str(&text, "config.toml").unwrap();
     assert!(loaded.warnings[0].contains("LoadCredential="), "{:?}", loaded.warnings);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_mangled_file_is_an_error_with_a_place_in_it_or_it_is_read_and_never_a_panic(
+        edits in proptest::collection::vec((proptest::num::usize::ANY, 0_usize..4, "[\\PC\n]{0,6}"), 1..6),
+    ) {
+        let mut chars: Vec<char> = WHOLE.chars().collect();
+        for (at, remove, insert) in edits {
+            let at = at % (chars.len() + 1);
+            let end = (at + remove * 5).min(chars.len());
+            chars.splice(at..end, insert.chars());
+        }
+        let text: String = chars.into_iter().collect();
+        let lines = text.lines().count() + 1;
+        if let Err(errors) = from_str(&text, "config.toml") {
+            proptest::prop_assert!(!errors.0.is_empty());
+            for error in errors.0 {
+                proptest::prop_assert!(error.place.line <= lines, "{}", error);
+                proptest::prop_assert!(!error.message.contains('\n'), "{}", error);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_set_on_the_command_line_is_an_error_or_is_taken_and_never_a_panic(set in "[a-z_.\\[\\]0-9]{0,20}=?\\PC{0,12}") {
+        let _ = from_str_with(WHOLE, "config.toml", &[set]);
+    }
 }
