@@ -109,7 +109,9 @@ fn imports_run_one_way() {
                         !SHELL.contains(&import.as_str()) && !TOP.contains(&import.as_str())
                     }
                     None if part == "broker" => import != "cli",
-                    None if part == "config" || part == "profile" => !["broker", "cli", "engine"].contains(&import.as_str()),
+                    None if part == "config" || part == "profile" => {
+                        !["broker", "cli", "engine"].contains(&import.as_str())
+                    }
                     None => true,
                 };
             if !fine {
