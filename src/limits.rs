@@ -66,6 +66,41 @@ pub const QUESTIONS_MAX: usize = 16;
 pub const TAIL_SHARE: usize = 16;
 /// What is appended and not yet synced takes at most this part of the memory budget.
 pub const UNCOMMITTED_SHARE: usize = 4;
+// storage and configuration
+/// Segment files that are open at once for readers.
+pub const OPEN_SEGMENTS_MAX: usize = 16;
+/// Spare segments kept ready at most; more are removed.
+pub const SPARE_SEGMENTS_MAX: usize = 2;
+/// Buffers of one vectored write to a segment; more are written in several.
+pub const WRITE_BUFFERS_MAX: usize = 256;
+/// Bytes of zeros written at a time while a spare is filled.
+pub const ZERO_FILL_BYTES: usize = 256 << 10;
+/// Bytes of a spare that may be dirty before they are synced, so that filling does not hold up the committer's syncs.
+pub const ZERO_FILL_SYNC_BYTES: u64 = 4 << 20;
+/// Foreign files that are named in a report; the rest is counted.
+pub const FOREIGN_NAMES_MAX: usize = 5;
+/// Files and folders looked at when the space of data_dir is measured.
+pub const USAGE_ENTRIES_MAX: usize = 100_000;
+/// Longest gateway id, in bytes.
+pub const GATEWAY_ID_MAX: usize = 64;
+/// Longest name of a stream or an upstream, in bytes.
+pub const STREAM_NAME_MAX: usize = 64;
+/// Topic filters of all streams together.
+pub const STREAM_FILTERS_MAX: usize = 4_096;
+/// Listeners in the configuration.
+pub const LISTENERS_MAX: usize = 16;
+/// Threads that serve sockets.
+pub const IO_THREADS_MAX: usize = 16;
+/// Bytes of a configuration file.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Milliseconds between sled's own flushes, in which it also gives back space. Nothing waits for them.
+pub const STATE_FLUSH_MS: u64 = 10_000;
+/// Times that the state is opened again while its former handle is still closing.
+pub const STATE_REOPEN_TRIES: u32 = 50;
+/// Least memory budget, in bytes.
+pub const MEMORY_BUDGET_MIN: u64 = 8 << 20;
+/// In-flight messages per connection and direction that may be configured at most.
+pub const INFLIGHT_MAX: u16 = 1_024;
 // ── mqtt ──
 /// User properties in one packet: five bytes on the wire each become some seventy in memory.
 pub const USER_PROPERTIES_MAX: usize = 1_024;
