@@ -159,8 +159,6 @@ pub const GROUP_CONTROL_ROOM: usize = 4 << 10;
 pub const GROUP_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one write, which is what a power cut can tear; several groups share it.
 pub const COMMIT_WRITE_BYTES_MAX: u64 = 8 << 20;
-/// Buffers of one vectored write (the system's IOV_MAX).
-pub const WRITE_BUFFERS_MAX: usize = 1024;
 /// Sequences that are skipped when nothing tells how many frames were lost.
 pub const SEQ_JUMP: u64 = 1 << 20;
 /// A stamp of the state store further than this beyond the log's end is taken for damage, not for evidence.
