@@ -66,6 +66,49 @@ pub const QUESTIONS_MAX: usize = 16;
 pub const TAIL_SHARE: usize = 16;
 /// What is appended and not yet synced takes at most this part of the memory budget.
 pub const UNCOMMITTED_SHARE: usize = 4;
+// admin and the command line
+/// Admin connections over TCP at once; later ones wait in the kernel's backlog.
+pub const ADMIN_CONNECTIONS_MAX: usize = 32;
+/// Admin connections over the control socket at once; apart, so that a flood over TCP does not lock the owner out.
+pub const ADMIN_CONTROL_CONNECTIONS_MAX: usize = 16;
+/// Bytes of an admin request's line and headers.
+pub const ADMIN_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Headers of an admin request.
+pub const ADMIN_HEADERS_MAX: usize = 64;
+/// Bytes of an admin request's body.
+pub const ADMIN_BODY_BYTES_MAX: usize = 4 << 10;
+/// Seconds for an admin request's headers to arrive, and for an idle connection to be kept.
+pub const ADMIN_HEADER_SECONDS: u64 = 10;
+/// Seconds that a response may make no progress.
+pub const ADMIN_WRITE_STALL_SECONDS: u64 = 10;
+/// Seconds that the engine may take to answer an admin question.
+pub const ADMIN_REPLY_SECONDS: u64 = 10;
+/// Questions to the engine that wait.
+pub const ADMIN_QUEUE_MAX: usize = 64;
+/// Records in one answer.
+pub const ADMIN_RECORDS_MAX: usize = 1_000;
+/// Records in one answer where no limit is asked for.
+pub const ADMIN_RECORDS_DEFAULT: usize = 100;
+/// Bytes of lines in one answer, beyond which it ends (one record always fits).
+pub const ADMIN_RECORDS_BYTES_MAX: usize = 4 << 20;
+/// Bytes of an answer that the command line reads: one record of the largest packet, escaped, and some more.
+pub const ADMIN_ANSWER_BYTES_MAX: usize = 512 << 20;
+/// Bytes of a token file.
+pub const TOKEN_FILE_BYTES_MAX: u64 = 4 << 10;
+/// Characters of a token at least.
+pub const TOKEN_CHARACTERS_MIN: usize = 16;
+/// Messages that `forebay pub` has under way.
+pub const PUB_INFLIGHT_MAX: u16 = 100;
+/// Bytes of a line or file that `forebay pub` sends.
+pub const PUB_PAYLOAD_BYTES_MAX: u64 = PACKET_SIZE_MAX as u64;
+/// Sensors in a demo.
+pub const DEMO_SENSORS_MAX: u32 = 200;
+/// Readings that a demo publishes in all.
+pub const DEMO_READINGS_MAX: u64 = 5_000_000;
+/// Readings of one demo sensor that are sent and not acknowledged.
+pub const DEMO_WINDOW: usize = 32;
+/// Connections through the demo's link cutter at once.
+pub const DEMO_LINK_CONNECTIONS_MAX: usize = 16;
 // storage and configuration
 /// Segment files that are open at once for readers.
 pub const OPEN_SEGMENTS_MAX: usize = 16;
