@@ -57,6 +57,62 @@ const _: () = assert!(FRAME_ALIGN.is_power_of_two());
 const _: () = assert!(BUDGET_SEGMENTS_MIN > CLEANER_RESERVE_SEGMENTS);
 const _: () = assert!(PACKET_SIZE_MAX < REMAINING_LENGTH_MAX);
 
+// net and broker
+/// Bytes of the read buffer that the connections of one I/O thread share.
+pub const READ_BUFFER: usize = 64 << 10;
+/// Bytes below which the rest of the read buffer is not worth a read.
+pub const READ_SPACE_MIN: usize = 8 << 10;
+/// Events that one wait on the epoll set brings at most.
+pub const EPOLL_EVENTS_MAX: usize = 1_024;
+/// Output buffers, inboxes and the like that one I/O thread keeps for reuse.
+pub const BUFFER_POOL_MAX: usize = 256;
+/// Bytes above which a buffer is given back to the allocator instead of the pool.
+pub const POOLED_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Slices of one vectored send.
+pub const SEND_SLICES_MAX: usize = 64;
+/// Bytes queued to one socket at which the connection is closed: more than the engine may queue before it learns of the clog.
+pub const SOCKET_QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Unanswered QoS 1 and 2 publishes at which a 3.1 or 3.1.1 connection, which has no Receive Maximum, is not read.
+pub const UNANSWERED_PUBLISHES_MAX: u32 = 4_096;
+/// Nanoseconds within which CONNECT must be there.
+pub const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
+/// Nanoseconds that the last bytes of a connection may take to leave, and its peer to close.
+pub const CLOSE_TIMEOUT_NS: u64 = 2_000_000_000;
+/// Nanoseconds after which unacknowledged bytes or unanswered probes end a TCP connection.
+pub const TCP_DEAD_NS: u64 = 60_000_000_000;
+/// Nanoseconds between two looks at idle limits.
+pub const IDLE_SCAN_NS: u64 = 500_000_000;
+/// Nanoseconds of a tick while there is something to do.
+pub const TICK_NS: u64 = 20_000_000;
+/// Nanoseconds of a tick while there is nothing to do.
+pub const IDLE_TICK_NS: u64 = 100_000_000;
+/// Connections accepted in one go before other sockets get their turn.
+pub const ACCEPTS_PER_TURN: usize = 64;
+/// Pending connections of a listener that the kernel keeps.
+pub const LISTEN_BACKLOG: i32 = 1_024;
+/// Threads that serve sockets; a connection's number holds its thread in six bits.
+pub const IO_THREADS_MAX: usize = 64;
+/// Connections of one I/O thread; a connection's number holds its slot in eighteen bits.
+pub const CONNECTIONS_PER_THREAD_MAX: usize = 1 << 18;
+/// Outputs waiting in the mailbox of an I/O thread above which the others stop reading their sockets.
+pub const MAILBOX_OUTPUTS_MAX: usize = 65_536;
+/// Questions of the admin side under way at once.
+pub const ADMIN_REQUESTS_MAX: usize = 64;
+/// Nanoseconds within which an orderly stop ends, finished or not.
+pub const STOP_TIMEOUT_NS: u64 = 4_500_000_000;
+/// Nanoseconds between two measurements of space.
+pub const SPACE_INTERVAL_NS: u64 = 5_000_000_000;
+/// Nanoseconds of a sync above which the committer lingers before it takes the next group.
+pub const SLOW_SYNC_NS: u64 = 1_000_000;
+
+const _: () = assert!(READ_SPACE_MIN < READ_BUFFER && READ_BUFFER <= TURN_BYTES_MAX);
+const _: () = assert!(SOCKET_QUEUE_BYTES_MAX > SOCKET_QUEUE_HIGH + 4 * TURN_BYTES_MAX);
+/// Bytes of an incomplete packet above which its whole length is set aside from [`PARTIAL_SHARE`] before reading on.
+pub const PARTIAL_FREE: usize = 16 << 10;
+/// The memory budget divided by this may be set aside for large incomplete packets.
+pub const PARTIAL_SHARE: u64 = 4;
+/// Nanoseconds that a large packet may take to come in whole.
+pub const PACKET_TIMEOUT_NS: u64 = 120_000_000_000;
 // The engine.
 /// Records in one answer to a question of the admin side.
 pub const RECORDS_PER_ANSWER_MAX: usize = 1_000;
@@ -189,6 +245,12 @@ pub const EXPIRIES_PER_CALL_MAX: usize = 256;
 
 const _: () = assert!(FILTER_NODES_MAX < u32::MAX as usize - 2);
 const _: () = assert!(WILL_BYTES_MAX <= WILLS_BYTES_MAX);
+/// Nanoseconds before the first new try of a commit that failed.
+pub const COMMIT_RETRY_MIN_NS: u64 = 100_000_000;
+/// Nanoseconds between such tries at most.
+pub const COMMIT_RETRY_MAX_NS: u64 = 5_000_000_000;
+/// Nanoseconds that the last bytes may take to leave when the process stops.
+pub const UNSENT_AT_STOP_NS: u64 = 300_000_000;
 
 // ── mqtt ──
 
