@@ -188,8 +188,6 @@ pub const STREAM_NAME_MAX: usize = 64;
 pub const STREAM_FILTERS_MAX: usize = 4_096;
 /// Listeners in the configuration.
 pub const LISTENERS_MAX: usize = 16;
-/// Threads that serve sockets.
-pub const IO_THREADS_MAX: usize = 16;
 /// Bytes of a configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Milliseconds between sled's own flushes, in which it also gives back space. Nothing waits for them.
