@@ -103,49 +103,6 @@ pub enum CloseCause {
     Ordered,
 }
 
-<<<<<<< HEAD
-<<<<<<< HEAD
-/// What a catch-up read found.
-#[derive(Clone, Debug)]
-pub enum ReadResult {
-    /// Frames in log order, all at or after the position asked for (the first may begin before it).
-    Frames {
-        /// Data frames of the partitions asked for.
-        frames: Vec<Arc<Frame>>,
-        /// Where to read on.
-        next: LogPosition,
-        /// Where those bytes lie, to be given back with the next read.
-        hint: Option<ReadHint>,
-    },
-    /// Nothing stands below `until` any more.
-    End {
-        /// Where to read on.
-        next: LogPosition,
-    },
-    /// The medium failed.
-    Failed(String),
-}
-
-/// Where a reader stopped: a segment and a byte in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadHint {
-    /// Segment number.
-    pub segment: u64,
-    /// Byte offset of the next frame.
-    pub offset: u64,
-=======
-/// When an acknowledgement may leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// In the next send.
-    Now,
-    /// Once this frame is synced.
-    Synced(Seq),
->>>>>>> storage
-}
-
-=======
->>>>>>> main
 /// Outputs of a step, in order, kept by the caller between steps so that nothing is allocated anew.
 pub type Outputs = Vec<Output>;
 
