@@ -31,7 +31,9 @@ mod start;
 pub mod status;
 mod subscribe;
 
+use crate::limits::DAMAGE_REPORTS_MAX;
 use crate::log::Log;
+use crate::log::damage::Damage;
 use crate::mqtt::{Packet, Reason, Text, Version};
 use crate::replication::ReplicaSet;
 use crate::router::Router;
@@ -50,7 +52,7 @@ use forward::Upstream;
 use io::{Input, Output, Outputs, ReadResult, Severity};
 use publish::{Taken, Waiting};
 use reads::{Asker, Reads};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use start::EngineStart;
@@ -84,6 +86,8 @@ pub struct Engine {
     runnable: VecDeque<SessionId>,
     /// Sessions whose last read failed.
     stalled: Vec<SessionId>,
+    /// Segment and byte of what was found damaged, so that it is said once.
+    damage_seen: BTreeSet<(u64, u64)>,
     reads: Reads,
     /// Connections that are held, each once.
     held: VecDeque<ConnId>,
@@ -410,6 +414,9 @@ impl Engine {
         if let ReadResult::Failed(error) = &result {
             self.event(out, Severity::Error, "log", format!("reading failed: {error}"));
         }
+        if let ReadResult::Frames { damage, .. } = &result {
+            self.report_damage(damage, out);
+        }
         let Some(asker) = self.reads.answered(ticket) else { return };
         match asker {
             Asker::Session(id) => {
@@ -437,6 +444,21 @@ impl Engine {
         }
         for turned_away in self.reads.take_turned_away() {
             self.go_on(turned_away, out);
+        }
+    }
+
+    /// Says once what cannot be read, and counts the records [design §10].
+    fn report_damage(&mut self, damage: &[Damage], out: &mut Outputs) {
+        for damage in damage {
+            if self.damage_seen.len() >= DAMAGE_REPORTS_MAX
+                || !self.damage_seen.insert((damage.segment, damage.place.0))
+            {
+                continue;
+            }
+            if let Some((partition, first, until)) = damage.offsets {
+                self.counters.lost(Some(partition.stream), "damaged", until.saturating_sub(first));
+            }
+            self.event(out, Severity::Error, "log", damage.to_string());
         }
     }
 

@@ -3,9 +3,7 @@
 use super::io::{AdminCommand, AdminReply, Output, Outputs, ReadFrom, ReadResult};
 use super::reader::{LogReader, Next};
 use super::reads::Asker;
-use super::status::{
-    DiskStatus, GatewayStatus, PartitionStatus, SessionsStatus, Status, StreamStatus, UpstreamStatus,
-};
+use super::status::{DiskStatus, GatewayStatus, PartitionStatus, SessionsStatus, Status, StreamStatus, UpstreamStatus};
 use super::{Engine, Partition};
 use crate::limits::{QUESTIONS_MAX, READ_BYTES_MAX, RECORDS_PER_ANSWER_MAX};
 use crate::log::record::StoredRecord;
@@ -172,10 +170,9 @@ impl Engine {
     fn partition_status(&self, id: PartitionId) -> PartitionStatus {
         let local = || vec!["local".to_owned()];
         let (isr, ar) = match self.partitions.get(&id) {
-            Some(Partition { replicas, .. }) => (
-                replicas.isr().map(str::to_owned).collect(),
-                replicas.assigned().map(str::to_owned).collect(),
-            ),
+            Some(Partition { replicas, .. }) => {
+                (replicas.isr().map(str::to_owned).collect(), replicas.assigned().map(str::to_owned).collect())
+            }
             None => (local(), local()),
         };
         PartitionStatus {

@@ -1,8 +1,8 @@
 //! What a commit sets free: durable deliveries, the high watermark and the answers that wait for it, held publishers.
 
-use super::io::{Event, Output, Outputs, Severity};
 use super::deliver::Reading;
 use super::forward::control_record;
+use super::io::{Event, Output, Outputs, Severity};
 use super::{Engine, Session};
 use crate::log::segments::SegmentSummary;
 use crate::mqtt::{Reason, Version};
@@ -41,7 +41,12 @@ impl Engine {
     /// The log cannot be written: nothing is acknowledged until it can be.
     pub(super) fn commit_failed(&mut self, error: String, out: &mut Outputs) {
         if self.fault.as_ref() != Some(&error) {
-            self.event(out, Severity::Error, "log", format!("{error}; nothing is acknowledged until it can be written"));
+            self.event(
+                out,
+                Severity::Error,
+                "log",
+                format!("{error}; nothing is acknowledged until it can be written"),
+            );
         }
         self.fault = Some(error);
     }
@@ -55,7 +60,14 @@ impl Engine {
     }
 
     /// An upstream that is a replica has everything of this partition below `offset`.
-    pub(super) fn replica_reached(&mut self, now: Now, upstream: UpstreamId, id: PartitionId, offset: Offset, out: &mut Outputs) {
+    pub(super) fn replica_reached(
+        &mut self,
+        now: Now,
+        upstream: UpstreamId,
+        id: PartitionId,
+        offset: Offset,
+        out: &mut Outputs,
+    ) {
         let (Some(partition), Some(upstream)) =
             (self.partitions.get_mut(&id), self.upstreams.get(usize::from(upstream.0)))
         else {
@@ -136,9 +148,7 @@ impl Engine {
             late.extend(self.conns.iter().filter(|(_, state)| state.last_gate > synced).map(|(conn, _)| *conn));
         }
         for (conn, state) in &self.conns {
-            if state.held.is_some_and(|held| held.gives_up)
-                && state.held_since_ns.is_some_and(too_old)
-            {
+            if state.held.is_some_and(|held| held.gives_up) && state.held_since_ns.is_some_and(too_old) {
                 late.push(*conn);
             }
         }

@@ -65,7 +65,8 @@ impl Engine {
             now.mono_ns,
         );
         let Ok(opened) = opened else {
-            let refusal = Refusal { reason: Reason::QUOTA_EXCEEDED, text: "there are as many sessions as there may be" };
+            let refusal =
+                Refusal { reason: Reason::QUOTA_EXCEEDED, text: "there are as many sessions as there may be" };
             return self.refuse_connect(conn, connect.version, &refusal, out);
         };
         if let Some(former) = opened.taken_from {
@@ -123,7 +124,13 @@ impl Engine {
 
     fn refuse_connect(&mut self, conn: ConnId, version: Version, refusal: &Refusal, out: &mut Outputs) {
         if let Some(answer) = refusal.answer(version) {
-            out.push(Output::Accepted { conn, version, max_packet_size: u32::MAX, receive_max: None, idle_limit_ns: None });
+            out.push(Output::Accepted {
+                conn,
+                version,
+                max_packet_size: u32::MAX,
+                receive_max: None,
+                idle_limit_ns: None,
+            });
             out.push(Output::Send { conn, packet: Packet::ConnAck(Box::new(answer)) });
         }
         self.close(conn, refusal.text, out);
@@ -224,8 +231,7 @@ impl Engine {
         for kind in
             [ControlKind::Session, ControlKind::Subscription, ControlKind::ReceivedQos2, ControlKind::SessionCursor]
         {
-            let keys: Vec<Vec<u8>> =
-                self.log.state().scan_prefix(kind, &prefix).map(|(key, _)| key.to_vec()).collect();
+            let keys: Vec<Vec<u8>> = self.log.state().scan_prefix(kind, &prefix).map(|(key, _)| key.to_vec()).collect();
             for key in keys {
                 self.log.control(ControlRecord::remove(kind, key));
             }
@@ -347,7 +353,8 @@ impl Engine {
         session.cursor_dirty = false;
         session.cursor_saved_ns = now.mono_ns;
         let offline_wall_ms = if session.conn.is_none() && now.wall_synced { now.wall_ms } else { None };
-        let value = durable::SessionCursorV1 { position, beyond: session.outbound.beyond().collect(), offline_wall_ms }.encode();
+        let value = durable::SessionCursorV1 { position, beyond: session.outbound.beyond().collect(), offline_wall_ms }
+            .encode();
         self.log.control(ControlRecord::put(ControlKind::SessionCursor, durable::session_key(id), value));
     }
 }

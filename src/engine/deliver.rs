@@ -2,18 +2,18 @@
 //! is sealed, to durable ones when it is synced, since a durable cursor must not point beyond what survives. A session that
 //! cannot take a message at QoS 1 or 2 stops being pushed to and reads the log from there, so that no session has a queue.
 
+use super::Engine;
 use super::io::{Output, Outputs};
 use super::reader::{LogReader, Next};
 use super::reads::Asker;
-use super::Engine;
 use crate::limits::READ_BYTES_MAX;
 use crate::log::record::StoredRecord;
 use crate::mqtt::encode::publish_len;
 use crate::mqtt::properties::PublishProperties;
 use crate::mqtt::{Ack, Packet, Publish, QoS, Reason};
 use crate::router::{MatchSet, Matched, Own};
-use crate::settings::ReadLevel;
 use crate::session::outbound::Passed;
+use crate::settings::ReadLevel;
 use crate::types::{ConnId, LogPosition, Offset, PartitionId, Seq, SessionId};
 use std::sync::Arc;
 

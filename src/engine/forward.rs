@@ -1,22 +1,22 @@
 //! The log goes upstream: each link reads the log in order from its cursors, through one reader, as its window allows. What it
 //! must remember joins the open group; what the peer refuses for good goes to the stream `dead-letter`.
 
+use super::Engine;
 use super::io::{AdminReply, Event, Output, Outputs, Severity};
 use super::reader::{LogReader, Next};
 use super::reads::Asker;
 use super::status::UpstreamStatus;
-use super::Engine;
 use crate::limits::READ_BYTES_MAX;
+use crate::log::Log;
 use crate::log::control::{ControlKind, ControlRecord};
 use crate::log::record::{NewRecord, StoredRecord};
-use crate::log::Log;
 use crate::mqtt::encode::publish_len;
 use crate::mqtt::properties::PublishProperties;
 use crate::mqtt::{Publish, QoS, Reason, Text, Version};
+use crate::replication::Link;
 use crate::replication::durable::{StateChange, StateKind};
 use crate::replication::link::{LinkEvent, LinkGravity, LinkOutput, Want};
 use crate::replication::mapping::{Mapper, Outgoing, Unmapped};
-use crate::replication::Link;
 use crate::types::{BootId, IngestTime, LogPosition, Now, Offset, PartitionId, StreamId, UpstreamId};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -6,7 +6,7 @@ use crate::log::store::Change;
 use crate::mqtt::{Packet, Publish, Reason, Version};
 use crate::replication::link::{LinkEvent, LinkOrder};
 use crate::settings::Settings;
-use crate::types::{ConnId, LogPosition, PartitionId, Seq, Ticket, UpstreamId};
+use crate::types::{ConnId, LogPosition, Seq, Ticket, UpstreamId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 

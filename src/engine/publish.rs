@@ -296,7 +296,13 @@ impl Engine {
     }
 
     /// The high watermark has passed a record, or its replica has refused it: its publisher is told.
-    pub(super) fn answer_waiting(&mut self, partition: PartitionId, waiting: Waiting, reason: Reason, out: &mut Outputs) {
+    pub(super) fn answer_waiting(
+        &mut self,
+        partition: PartitionId,
+        waiting: Waiting,
+        reason: Reason,
+        out: &mut Outputs,
+    ) {
         self.replicated_waiting = self.replicated_waiting.saturating_sub(1);
         let properties =
             (waiting.with_source && !reason.is_failure()).then(|| self.source_property(partition, waiting.offset));

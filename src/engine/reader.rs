@@ -109,6 +109,7 @@ impl LogReader {
                         max_bytes: READ_BYTES_MAX,
                         partitions: self.partitions.clone(),
                         hint: self.hint,
+                        find: None,
                     };
                     out.push(Output::Read { ticket, request });
                     return Next::Waiting;
@@ -121,7 +122,7 @@ impl LogReader {
     pub fn answered(&mut self, result: ReadResult) {
         self.asked = None;
         match result {
-            ReadResult::Frames { frames, next, hint } => {
+            ReadResult::Frames { frames, next, hint, damage: _ } => {
                 self.failed = false;
                 self.hint = hint;
                 self.take(frames, next);

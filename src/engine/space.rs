@@ -1,7 +1,7 @@
 //! Space: oldest segments go when every upstream has passed them and the streams' limits say so, or when the budget presses.
 
-use super::io::{Output, Outputs};
 use super::Engine;
+use super::io::{Output, Outputs};
 use crate::limits::CLEANER_RESERVE_SEGMENTS;
 use crate::types::{Now, Offset, PartitionId};
 

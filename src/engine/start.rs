@@ -89,6 +89,7 @@ impl Engine {
             unsynced: VecDeque::new(),
             runnable: VecDeque::new(),
             stalled: Vec::new(),
+            damage_seen: Default::default(),
             reads: Default::default(),
             held: VecDeque::new(),
             conditions: 0,
@@ -162,7 +163,8 @@ impl Engine {
     fn add_stream(&mut self, id: StreamId, stream: settings::Stream, partitions: u16, configured: bool, mono_ns: u64) {
         let settings = Arc::clone(&self.settings);
         let carries = |upstream: &&settings::Upstream| upstream.replica && upstream.streams.contains(&stream.name);
-        let replicas: Vec<&settings::Upstream> = settings.upstreams.iter().filter(|_| configured).filter(carries).collect();
+        let replicas: Vec<&settings::Upstream> =
+            settings.upstreams.iter().filter(|_| configured).filter(carries).collect();
         for partition in 0..partitions {
             let id = PartitionId { stream: id, partition };
             self.log.add_partition(id);
@@ -172,7 +174,9 @@ impl Engine {
             let known = self.log.state().get(ControlKind::Isr, &partition_key(id)).map(|entry| entry.value.clone());
             let members: Vec<(String, u64, Offset)> = replicas
                 .iter()
-                .map(|upstream| (upstream.name.clone(), upstream.replica_lag_max_ns, self.remembered_cursor(upstream, id)))
+                .map(|upstream| {
+                    (upstream.name.clone(), upstream.replica_lag_max_ns, self.remembered_cursor(upstream, id))
+                })
                 .collect();
             let synced = self.log.synced_leo(id);
             let least = stream.min_insync_replicas;

@@ -1,7 +1,7 @@
 //! SUBSCRIBE and UNSUBSCRIBE. A durable session's subscription is a control record; SUBACK follows once it is synced.
 
-use super::io::{Output, Outputs};
 use super::Engine;
+use super::io::{Output, Outputs};
 use crate::log::control::{ControlKind, ControlRecord};
 use crate::mqtt::properties::AckProperties;
 use crate::mqtt::{Packet, Reason, SubAck, Subscribe, Text, Unsubscribe, Version};
