@@ -127,7 +127,8 @@ fn read(path: &Path) -> Result<String, String> {
         return Err(format!("expected at most {}, found a larger file", units::size(CONFIG_BYTES_MAX)));
     }
     String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|byte| **byte == b'\n').count();
+        let line =
+            error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|byte| **byte == b'\n').count();
         format!("expected UTF-8, found other bytes in line {}", line + 1)
     })
 }

@@ -121,7 +121,8 @@ fn sizes(findings: &mut Findings, budget: &Field<u64>, device: &Device, listener
         && cache > memory
     {
         let (place, path) = blame(&device.state_cache, &device.memory_budget);
-        let message = format!("expected state_cache of at most memory_budget ({:?}), found {:?}", size(memory), size(cache));
+        let message =
+            format!("expected state_cache of at most memory_budget ({:?}), found {:?}", size(memory), size(cache));
         findings.error(place, path, message);
     }
     for listener in listeners.iter().filter(|listener| listener.max_connections.given) {
@@ -151,9 +152,8 @@ fn addresses(findings: &mut Findings, listeners: &[Listener], admin: &sections::
         findings.error(&admin.bind.place, &admin.bind.path, message);
     }
     if !loopback(&bind) && !admin.token_file.given {
-        let message = format!(
-            "others than this host can reach the address {bind}: set admin.token_file, or listen on 127.0.0.1"
-        );
+        let message =
+            format!("others than this host can reach the address {bind}: set admin.token_file, or listen on 127.0.0.1");
         findings.error(&admin.bind.place, &admin.bind.path, message);
     }
 }
@@ -165,7 +165,8 @@ fn levels(findings: &mut Findings, stream: &Stream, upstreams: &[Upstream]) {
     for field in [&stream.acks, &stream.acks_min] {
         if field.value == Some(Acks::Replicated) {
             if replicas == 0 {
-                let message = format!("-1 needs a replica: an [[upstream]] with replica = true and {name:?} in its streams");
+                let message =
+                    format!("-1 needs a replica: an [[upstream]] with replica = true and {name:?} in its streams");
                 findings.error(&field.place, &field.path, message);
             }
             if stream.min_insync_replicas.value.is_some_and(|least| least < 2) {

@@ -6,10 +6,7 @@ use super::units::{parse_size, parse_time, size, time};
 use core::ops::RangeInclusive;
 
 /// A text that `accept` turns into a value.
-pub(super) fn text_as<T>(
-    expected: &str,
-    accept: impl Fn(&str) -> Option<T>,
-) -> impl Fn(&Node) -> Result<T, Expected> {
+pub(super) fn text_as<T>(expected: &str, accept: impl Fn(&str) -> Option<T>) -> impl Fn(&Node) -> Result<T, Expected> {
     move |node| node.text().and_then(&accept).ok_or_else(|| expected.to_owned())
 }
 
@@ -101,7 +98,8 @@ pub(super) fn any_table(node: &Node) -> Result<(), Expected> {
 /// Levels and modules, as `info` or `info,upstream=debug`.
 pub(super) fn log_filter(node: &Node) -> Result<String, Expected> {
     let level = |text: &str| ["error", "warn", "info", "debug"].contains(&text);
-    let module = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:".contains(&byte));
+    let module =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:".contains(&byte));
     let part = |text: &str| match text.split_once('=') {
         Some((name, of)) => module(name) && level(of),
         None => level(text),

@@ -179,7 +179,8 @@ impl<'a> Reader<'a> {
     /// A secret that somebody wrote into the configuration. Its value is never shown.
     pub(super) fn no_secret(&mut self, key: &'static str, instead: &str) {
         if let Some(Entry { key: place, .. }) = self.table.remove(key) {
-            let message = format!("secrets are not written here: put it into a file of its own and name that as {instead}");
+            let message =
+                format!("secrets are not written here: put it into a file of its own and name that as {instead}");
             let path = self.path_of(key);
             self.findings.error(&place, path, message);
         }
@@ -266,9 +267,13 @@ mod tests {
 
     #[test]
     fn distances_are_counted_in_letters() {
-        for (one, other, expected) in
-            [("acks", "acks", 0), ("ack", "acks", 1), ("data_dri", "data_dir", 2), ("", "abc", 3), ("kitten", "sitting", 3)]
-        {
+        for (one, other, expected) in [
+            ("acks", "acks", 0),
+            ("ack", "acks", 1),
+            ("data_dri", "data_dir", 2),
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+        ] {
             assert_eq!(distance(one, other), expected, "{one} {other}");
             assert_eq!(distance(other, one), expected, "{other} {one}");
         }

@@ -55,11 +55,7 @@ pub(super) fn gateway(root: &mut Reader<'_>) -> Gateway {
         id: reader.get("id", Unset::Absent, name),
         data_dir: reader.get("data_dir", Unset::Default("\"data\""), text("a directory")),
         disk_budget: reader.get("disk_budget", Unset::Default("\"2GiB\""), bytes(0..=u64::MAX)),
-        ack_timeout: reader.get(
-            "ack_timeout",
-            Unset::Default("\"30s\""),
-            nanoseconds(SECOND / 10..=3_600 * SECOND),
-        ),
+        ack_timeout: reader.get("ack_timeout", Unset::Default("\"30s\""), nanoseconds(SECOND / 10..=3_600 * SECOND)),
     };
     reader.finish();
     gateway
@@ -68,8 +64,7 @@ pub(super) fn gateway(root: &mut Reader<'_>) -> Gateway {
 pub(super) fn device(root: &mut Reader<'_>, cores: usize) -> Device {
     let (mut reader, _) = root.table("device");
     let size = |reader: &mut Reader<'_>, key, default, range| reader.get(key, Unset::Default(default), bytes(range));
-    let memory_budget =
-        size(&mut reader, "memory_budget", "\"64MiB\"", limits::MEMORY_BUDGET_MIN..=u64::MAX);
+    let memory_budget = size(&mut reader, "memory_budget", "\"64MiB\"", limits::MEMORY_BUDGET_MIN..=u64::MAX);
     let threads = integer(1..=u16::try_from(limits::IO_THREADS_MAX).unwrap_or(u16::MAX));
     let io_threads = reader.get("io_threads", Unset::Default("\"auto\""), |node| {
         if node.text() == Some("auto") {
@@ -130,7 +125,8 @@ fn listener(reader: &mut Reader<'_>, device: &Device) -> Listener {
         Layer::Default => Unset::Default("\"127.0.0.1:1883\""),
         _ => Unset::Required("an address and port, as \"127.0.0.1:1883\""),
     };
-    let bind = reader.get("bind", unset, text_as("an address and port, as \"127.0.0.1:1883\" or \"[::]:1883\"", address));
+    let bind =
+        reader.get("bind", unset, text_as("an address and port, as \"127.0.0.1:1883\" or \"[::]:1883\"", address));
     reader.later("transport", Some("\"tcp\""), choice(&[("tcp", ()), ("ws", ())]));
     reader.later("rate", None, rate);
     reader.later("tls", None, any_table);

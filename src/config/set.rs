@@ -133,10 +133,7 @@ mod tests {
             ("stream.telemetri.acks=secret", "stream.telemetri.acks: there is no stream with the name \"telemetri\""),
             ("stream[9].acks=secret", "stream[9].acks: there are only 2 of \"stream\", counted from 0"),
             ("listener.bind=secret", "listener.bind: \"listener\" is a list: name one of it, as listener[0]"),
-            (
-                "gateway.id.x=secret",
-                "gateway.id.x: nothing can be set inside \"id\": it is neither a table nor a list",
-            ),
+            ("gateway.id.x=secret", "gateway.id.x: nothing can be set inside \"id\": it is neither a table nor a list"),
         ] {
             assert_eq!(set(argument).unwrap_err(), text);
         }

@@ -1,6 +1,6 @@
 //! `[[stream]]`: durable logs and the topics that fill them.
 
-use super::forms::{bytes, choice, flag, integer, nanoseconds, texts, text_as};
+use super::forms::{bytes, choice, flag, integer, nanoseconds, text_as, texts};
 use super::overlap::{Overlap, overlap};
 use super::reader::{Field, Findings, Reader, Unset};
 use super::tree::{Node, Place, Value};
@@ -84,7 +84,8 @@ fn key_rule(text: &str) -> Option<KeyRule> {
 }
 
 fn stream(reader: &mut Reader<'_>) -> Stream {
-    let name = text_as("a name of a-z, 0-9, \"_\" and \"-\", at most 64", |text| valid_name(text).then(|| text.to_owned()));
+    let name =
+        text_as("a name of a-z, 0-9, \"_\" and \"-\", at most 64", |text| valid_name(text).then(|| text.to_owned()));
     let name = reader.get("name", Unset::Required("a name, as \"telemetry\""), name);
     if let Some(built_in) = name.value.as_deref().filter(|name| BUILT_IN.contains(name)) {
         let message =
@@ -123,7 +124,8 @@ fn stream(reader: &mut Reader<'_>) -> Stream {
         retain_unforwarded: reader.get("retain_unforwarded", Unset::Default("true"), flag),
         priority: 4,
     };
-    let full = reader.get("when_full", Unset::Default("\"refuse\""), choice(&[("refuse", true), ("drop-oldest", false)]));
+    let full =
+        reader.get("when_full", Unset::Default("\"refuse\""), choice(&[("refuse", true), ("drop-oldest", false)]));
     if full.value == Some(false) {
         let message = "\"drop-oldest\" is not available in this version yet: use \"refuse\", publishes then get 0x97";
         reader.findings.error(&full.place, &full.path, message);
@@ -135,7 +137,8 @@ fn stream(reader: &mut Reader<'_>) -> Stream {
     if let (Some(least), Some(level)) = (stream.acks_min.value, stream.acks.value)
         && rank(least) > rank(level)
     {
-        let message = format!("{} is more than acks = {}: every publish would be raised", least.number(), level.number());
+        let message =
+            format!("{} is more than acks = {}: every publish would be raised", least.number(), level.number());
         reader.findings.error(&stream.acks_min.place, &stream.acks_min.path, message);
     }
     stream
@@ -156,7 +159,9 @@ fn check_filter(filter: &str) -> Result<(), String> {
         return Err(format!("expected a plain topic filter, found the shared one {filter:?}: streams have no groups"));
     }
     if filter.starts_with('$') {
-        return Err(format!("expected a filter that does not begin with \"$\", found {filter:?}: such topics are not stored"));
+        return Err(format!(
+            "expected a filter that does not begin with \"$\", found {filter:?}: such topics are not stored"
+        ));
     }
     if !valid_filter(bytes) {
         return Err(format!(

@@ -96,7 +96,8 @@ pub(super) fn upstreams(root: &mut Reader<'_>, streams: &[Stream]) -> Vec<Upstre
 
 /// Reads one. `None`: of a kind that this version does not have, which is reported.
 fn upstream(reader: &mut Reader<'_>) -> Option<Upstream> {
-    let name = text_as("a name of a-z, 0-9, \"_\" and \"-\", at most 64", |text| valid_name(text).then(|| text.to_owned()));
+    let name =
+        text_as("a name of a-z, 0-9, \"_\" and \"-\", at most 64", |text| valid_name(text).then(|| text.to_owned()));
     let name = reader.get("name", Unset::Required("a name, as \"datacenter\""), name);
     let kinds = [("mqtt", Kind::Mqtt), ("kafka", Kind::Kafka), ("forebay", Kind::Forebay)];
     let kind = reader.get("kind", Unset::Required("\"mqtt\", \"kafka\" or \"forebay\""), choice(&kinds));
@@ -195,9 +196,29 @@ fn links(reader: &mut Reader<'_>) {
 /// The keys of the other kinds: the kind itself was refused, so only what no kind knows is still an error.
 fn other_kinds(reader: &mut Reader<'_>) {
     const KEYS: [&str; 23] = [
-        "address", "bootstrap", "from", "on_refusal", "protocol", "qos", "client_id", "topic", "keep_alive", "pull",
-        "connect_timeout", "replica_lag_max", "delivery", "create_topics", "offsets_topic", "transaction_bytes",
-        "transaction_time", "compression", "headers", "sasl", "tls", "username", "password_file",
+        "address",
+        "bootstrap",
+        "from",
+        "on_refusal",
+        "protocol",
+        "qos",
+        "client_id",
+        "topic",
+        "keep_alive",
+        "pull",
+        "connect_timeout",
+        "replica_lag_max",
+        "delivery",
+        "create_topics",
+        "offsets_topic",
+        "transaction_bytes",
+        "transaction_time",
+        "compression",
+        "headers",
+        "sasl",
+        "tls",
+        "username",
+        "password_file",
     ];
     KEYS.into_iter().for_each(|key| reader.skip(key));
 }
@@ -213,7 +234,9 @@ fn tls(reader: &mut Reader<'_>) -> (UpstreamTls, bool) {
     let cert = file(&mut reader, "cert_file");
     let key = file(&mut reader, "key_file");
     match (cert.given, key.given) {
-        (true, false) => reader.findings.error(&cert.place, &cert.path, "a certificate needs its key: set key_file too"),
+        (true, false) => {
+            reader.findings.error(&cert.place, &cert.path, "a certificate needs its key: set key_file too")
+        }
         (false, true) => reader.findings.error(&key.place, &key.path, "a key needs its certificate: set cert_file too"),
         _ => {}
     }
@@ -282,7 +305,8 @@ fn unique(findings: &mut Findings, upstream: &Upstream, earlier: &[Upstream]) {
             && other.address.value == upstream.address.value
     };
     if let Some(other) = earlier.iter().find(same_client) {
-        let message = format!("the same as {} at the same address: each would throw the other out", other.client_id.path);
+        let message =
+            format!("the same as {} at the same address: each would throw the other out", other.client_id.path);
         findings.error(&upstream.client_id.place, &upstream.client_id.path, message);
     }
 }
@@ -295,7 +319,8 @@ fn known_streams(findings: &mut Findings, upstream: &Upstream, streams: &[Stream
         if seen.contains(&name.as_str()) {
             findings.error(place, path, format!("{name:?} stands there twice"));
         } else if name == "dead-letter" {
-            let message = "what an upstream refused is kept here for people and is not forwarded: read it with forebay tail";
+            let message =
+                "what an upstream refused is kept here for people and is not forwarded: read it with forebay tail";
             findings.error(place, path, message);
         } else if !configured && !BUILT_IN.contains(&name.as_str()) {
             let names: Vec<&str> = streams.iter().filter_map(|stream| stream.name.value.as_deref()).collect();
