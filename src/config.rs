@@ -143,8 +143,8 @@ fn build(
     let mut findings = Findings { credentials, ..Findings::default() };
     let file: Arc<str> = name.into();
     let (mut tree, syntax) = tree::parse(text, &Layer::File(file.clone()));
-    let mut broken: Vec<(Arc<str>, usize)> = Vec::new();
-    note_syntax(&mut findings, &mut broken, &file, syntax);
+    let mut broken = Vec::new();
+    note_syntax(&mut findings, &mut broken, &file, text, syntax);
     for argument in sets {
         if let Err(message) = set::apply(&mut tree, argument) {
             findings.error(&Place::whole(Layer::Set), "", message);
@@ -155,14 +155,7 @@ fn build(
     let whole = Place::whole(Layer::File(file));
     let settings = checks::read(Reader::new(&mut findings, String::new(), whole, tree), profile_name, cores);
     let mut errors = findings.errors;
-    // What stands on a line that could not be read was guessed, and what is missing may have stood there.
-    errors.retain(|error| {
-        let guessed = match &error.place.layer {
-            Layer::File(name) | Layer::Profile(name) => broken.contains(&(name.clone(), error.place.line)),
-            _ => false,
-        };
-        error.path.is_empty() || !(guessed || !broken.is_empty() && error.message.starts_with("missing"))
-    });
+    errors.retain(|error| error.path.is_empty() || !guessed(&broken, error));
     errors.sort_by_key(|error| error.place.order());
     errors.dedup();
     match errors.is_empty() {
@@ -171,25 +164,41 @@ fn build(
     }
 }
 
+/// A line that could not be read.
+struct Broken {
+    file: Arc<str>,
+    line: usize,
+    /// It should have begun a table: what follows it is read as part of another one.
+    header: bool,
+}
+
 fn note_syntax(
     findings: &mut Findings,
-    broken: &mut Vec<(Arc<str>, usize)>,
-    name: &Arc<str>,
+    broken: &mut Vec<Broken>,
+    file: &Arc<str>,
+    text: &str,
     errors: Vec<tree::SyntaxError>,
 ) {
     for (place, message) in errors {
-        broken.push((name.clone(), place.line));
+        let line = place.line.checked_sub(1).and_then(|line| text.lines().nth(line)).unwrap_or_default();
+        broken.push(Broken { file: file.clone(), line: place.line, header: line.trim_start().starts_with('[') });
         findings.error(&place, "", message);
     }
 }
 
+/// Whether an error may be the consequence of a line that could not be read: what stands on it was guessed, what is missing may
+/// have stood there, and below a lost header keys seem unknown.
+fn guessed(broken: &[Broken], error: &ConfigError) -> bool {
+    let (Layer::File(file) | Layer::Profile(file)) = &error.place.layer else { return false };
+    broken.iter().filter(|broken| broken.file == *file).any(|broken| {
+        broken.line == error.place.line
+            || error.message.starts_with("missing")
+            || (broken.header && broken.line < error.place.line && error.message.starts_with("unknown key"))
+    })
+}
+
 /// Lays the profile under the tree. Returns its name.
-fn with_profile(
-    findings: &mut Findings,
-    broken: &mut Vec<(Arc<str>, usize)>,
-    tree: &mut Table,
-    find: FindProfile<'_>,
-) -> String {
+fn with_profile(findings: &mut Findings, broken: &mut Vec<Broken>, tree: &mut Table, find: FindProfile<'_>) -> String {
     let place = Place::default_value();
     let mut only = Table::new();
     tree.remove("profile").into_iter().for_each(|entry| drop(only.insert("profile".to_owned(), entry)));
@@ -213,7 +222,7 @@ fn with_profile(
     let label: Arc<str> = profile.label.as_str().into();
     let layer = Layer::Profile(label.clone());
     let (values, syntax) = tree::parse(&profile.text, &layer);
-    note_syntax(findings, broken, &label, syntax);
+    note_syntax(findings, broken, &label, &profile.text, syntax);
     let place = Place::whole(layer);
     let device = Node { value: Value::Table(values), place: place.clone(), raw: None };
     let mut merged = Table::from([("device".to_owned(), Entry { key: place, node: device })]);

@@ -12,6 +12,7 @@ use crate::types::Acks;
 
 /// Reads everything. Where something is wrong it is in the reader's findings, and the value is a stand-in.
 pub(super) fn read(mut root: Reader<'_>, profile: String, cores: usize) -> Settings {
+    root.skip("profile");
     let log = root.get("log", Unset::Default("\"info\""), log_filter);
     let gateway = sections::gateway(&mut root);
     let device = sections::device(&mut root, cores);

@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         self.table.contains_key(key)
     }
 
-    /// Leaves a key aside, unchecked: what it belongs to has been refused.
+    /// Leaves a key aside, unchecked: it was read before, or what it belongs to has been refused.
     pub(super) fn skip(&mut self, key: &'static str) {
         self.take(key);
     }

@@ -1,7 +1,7 @@
 //! `[gateway]`, `[device]`, `[[listener]]`, `[admin]` and `[auth]`.
 
 use super::forms::{any_table, bytes, choice, flag, integer, nanoseconds, rate, text, text_as};
-use super::reader::{Field, Findings, Reader, Unset};
+use super::reader::{Field, Reader, Unset};
 use super::tree::{Layer, Place, Table};
 use crate::limits;
 use crate::settings::{self, valid_gateway_id};

@@ -111,6 +111,10 @@ impl Node {
     /// What an error says was found.
     pub(super) fn found(&self) -> String {
         match &self.value {
+            // It may hold a password.
+            Value::Text(text) if text.contains("://") && text.contains('@') => {
+                "a user name or password in an address".to_owned()
+            }
             Value::Text(text) => {
                 let shown: String = text.chars().take(60).collect();
                 format!("{shown:?}{}", if text.chars().count() > 60 { "…" } else { "" })

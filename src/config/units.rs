@@ -3,14 +3,13 @@
 /// Units of sizes, ascending, with their bytes.
 const SIZES: [(&str, u64); 5] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 /// Units of times, ascending, with their nanoseconds.
-const TIMES: [(&str, u64); 7] = [
+const TIMES: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("m", 60 * 1_000_000_000),
     ("h", 3_600 * 1_000_000_000),
     ("d", 86_400 * 1_000_000_000),
-    ("w", 7 * 86_400 * 1_000_000_000),
 ];
 
 /// Bytes of a size: a whole number and one of B, KiB, MiB, GiB, TiB.
@@ -20,7 +19,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(*bytes)
 }
 
-/// Nanoseconds of a time: whole numbers with us, ms, s, m, h, d or w behind them, as `1h30m`; the larger unit first.
+/// Nanoseconds of a time: whole numbers with us, ms, s, m, h or d behind them, as `1h30m`; the larger unit first.
 pub fn parse_time(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut total = 0_u64;

@@ -1,6 +1,6 @@
 //! `[[upstream]]`: where streams are forwarded to.
 
-use super::forms::{any_table, bytes, choice, flag, integer, nanoseconds, rate, text, text_as, texts, windows};
+use super::forms::{bytes, choice, flag, integer, nanoseconds, rate, text, text_as, texts, windows};
 use super::reader::{Field, Findings, Reader, Unset};
 use super::sections::file;
 use super::streams::{BUILT_IN, Stream};
@@ -195,7 +195,7 @@ fn links(reader: &mut Reader<'_>) {
 
 /// The keys of the other kinds: the kind itself was refused, so only what no kind knows is still an error.
 fn other_kinds(reader: &mut Reader<'_>) {
-    const KEYS: [&str; 23] = [
+    const KEYS: [&str; 20] = [
         "address",
         "bootstrap",
         "from",
@@ -216,9 +216,6 @@ fn other_kinds(reader: &mut Reader<'_>) {
         "compression",
         "headers",
         "sasl",
-        "tls",
-        "username",
-        "password_file",
     ];
     KEYS.into_iter().for_each(|key| reader.skip(key));
 }
