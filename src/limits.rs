@@ -303,3 +303,8 @@ pub const UPSTREAM_ADDRESSES_MAX: usize = 8;
 
 const _: () = assert!(UPSTREAM_WINDOW_MAX as u64 <= LANE_SPAN_MAX);
 const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);
+
+// ── net and broker ──
+const _: () = assert!(IO_THREADS_MAX.is_power_of_two() && CONNECTIONS_PER_THREAD_MAX.is_power_of_two());
+/// Open files beside the connections: segments, sled, sockets of ours, the admin side.
+pub const DESCRIPTORS_BESIDE_CONNECTIONS: u64 = 256;
