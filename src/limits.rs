@@ -170,8 +170,6 @@ pub const DEMO_LINK_CONNECTIONS_MAX: usize = 16;
 pub const OPEN_SEGMENTS_MAX: usize = 16;
 /// Spare segments kept ready at most; more are removed.
 pub const SPARE_SEGMENTS_MAX: usize = 2;
-/// Buffers of one vectored write to a segment; more are written in several.
-pub const WRITE_BUFFERS_MAX: usize = 256;
 /// Bytes of zeros written at a time while a spare is filled.
 pub const ZERO_FILL_BYTES: usize = 256 << 10;
 /// Bytes of a spare that may be dirty before they are synced, so that filling does not hold up the committer's syncs.

@@ -7,10 +7,12 @@ pub mod data_dir;
 mod error;
 pub mod file_store;
 pub mod identity;
+mod open;
 pub mod sled_state;
 mod trust;
 
 pub use data_dir::{DataDir, Usage, usage};
 pub use error::{OpenError, store_error};
 pub use file_store::FileStore;
+pub use open::{Opened, open, open_existing};
 pub use sled_state::SledState;

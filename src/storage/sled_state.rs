@@ -108,12 +108,18 @@ impl SledState {
 
     /// Sets the content aside as `state.quarantine` and goes on with an empty one: for a state that contradicts the log.
     pub fn quarantine(&mut self, why: &str) -> Result<(), StoreError> {
-        self.backing = Backing::Closed;
         self.trusted = false;
         if !self.in_memory() {
+            self.close_quietly();
             self.set_aside(why)?;
         }
         self.clear()
+    }
+
+    /// Closes sled's files; a panic of its own drop is no matter, the files are given up.
+    fn close_quietly(&mut self) {
+        let closing = std::mem::replace(&mut self.backing, Backing::Closed);
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(closing)));
     }
 
     fn open_disk(&mut self, believe: bool) -> Result<(), StoreError> {
@@ -155,6 +161,8 @@ impl SledState {
         ));
         self.trusted = false;
         self.backing = Backing::Memory { values: BTreeMap::new(), stamp: None };
+        // What is on the medium falls behind from here on. (One sector in place: it works on a full disk too.)
+        let _ = self.set_mark(Mark::Unknown);
     }
 
     fn set_mark(&mut self, mark: Mark) -> Result<(), StoreError> {
@@ -336,18 +344,18 @@ impl StateStore for SledState {
     }
 
     fn clear(&mut self) -> Result<(), StoreError> {
+        if self.trusted && self.mark != Mark::Unknown {
+            // It was believed and does not agree with the log: worth a look.
+            return self.quarantine("it does not agree with the log");
+        }
         self.broken = None;
         self.trusted = false;
         if self.in_memory() {
             self.backing = Backing::Memory { values: BTreeMap::new(), stamp: None };
             return Ok(());
         }
-        let closing = std::mem::replace(&mut self.backing, Backing::Closed);
-        let closed = guarded("close", &self.dir, move || {
-            drop(closing);
-            Ok(())
-        });
-        if let Err(error) = closed.and_then(|()| self.start_empty()) {
+        self.close_quietly();
+        if let Err(error) = self.start_empty() {
             self.fall_back(&error);
         }
         Ok(())
@@ -366,8 +374,7 @@ impl StateStore for SledState {
 impl Drop for SledState {
     fn drop(&mut self) {
         // sled panics in its own drop where the medium fails.
-        let closing = std::mem::replace(&mut self.backing, Backing::Closed);
-        let _ = catch_unwind(AssertUnwindSafe(move || drop(closing)));
+        self.close_quietly();
     }
 }
 
