@@ -306,3 +306,5 @@ pub const UPSTREAM_ADDRESSES_MAX: usize = 8;
 
 const _: () = assert!(UPSTREAM_WINDOW_MAX as u64 <= LANE_SPAN_MAX);
 const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);
+/// Buffers of one vectored write to a segment; more are written in several.
+pub const WRITE_BUFFERS_MAX: usize = 256;

@@ -339,8 +339,12 @@ impl World {
         if self.link.room() > 0 {
             let lanes: Vec<_> = self.link.lanes().take(usize::from(self.habits.partitions)).collect();
             'lanes: for (id, next) in lanes {
-                let offsets: Vec<Offset> =
-                    self.log[usize::from(id.partition)].iter().copied().filter(|offset| *offset >= next).take(80).collect();
+                let offsets: Vec<Offset> = self.log[usize::from(id.partition)]
+                    .iter()
+                    .copied()
+                    .filter(|offset| *offset >= next)
+                    .take(80)
+                    .collect();
                 for offset in offsets {
                     match self.link.want(id, offset) {
                         Want::Pass => {}
