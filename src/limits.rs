@@ -170,6 +170,8 @@ pub const DEMO_LINK_CONNECTIONS_MAX: usize = 16;
 pub const OPEN_SEGMENTS_MAX: usize = 16;
 /// Spare segments kept ready at most; more are removed.
 pub const SPARE_SEGMENTS_MAX: usize = 2;
+/// Buffers of one vectored write to a segment; more are written in several.
+pub const WRITE_BUFFERS_MAX: usize = 256;
 /// Bytes of zeros written at a time while a spare is filled.
 pub const ZERO_FILL_BYTES: usize = 256 << 10;
 /// Bytes of a spare that may be dirty before they are synced, so that filling does not hold up the committer's syncs.
@@ -308,3 +310,8 @@ const _: () = assert!(UPSTREAM_WINDOW_MAX as u64 <= LANE_SPAN_MAX);
 const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);
 /// Buffers of one vectored write to a segment; more are written in several.
 pub const WRITE_BUFFERS_MAX: usize = 256;
+
+// ── net and broker ──
+/// Open files beside the connections: segments, sled, sockets of ours, the admin side.
+pub const DESCRIPTORS_BESIDE_CONNECTIONS: u64 = 256;
+const _: () = assert!(IO_THREADS_MAX.is_power_of_two() && CONNECTIONS_PER_THREAD_MAX.is_power_of_two());

@@ -87,7 +87,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Hub {
     /// `orders` by upstream, `bells` by I/O thread; frames up to `committed` are in the log already.
-    pub(super) fn new(engine: Engine, committed: Seq, bells: Vec<Arc<Bell>>, orders: Vec<Sender<LinkOrder>>) -> Arc<Self> {
+    pub(super) fn new(
+        engine: Engine,
+        committed: Seq,
+        bells: Vec<Arc<Bell>>,
+        orders: Vec<Sender<LinkOrder>>,
+    ) -> Arc<Self> {
         let mailbox = |bell| IoMailbox {
             bell,
             outputs: Mutex::default(),

@@ -37,20 +37,16 @@ pub struct Network {
 
 impl Network {
     /// The network side of I/O thread `thread`; `limits` by listener, `partial_max` bytes for large incomplete packets.
-    pub fn new(thread: usize, limits: Vec<ConnectionLimits>, partial_max: usize) -> io::Result<Self> {
+    /// `bell` is how the other threads wake this one.
+    pub fn new(thread: usize, bell: Arc<Bell>, limits: Vec<ConnectionLimits>, partial_max: usize) -> io::Result<Self> {
         Ok(Self {
             executor: LocalExecutor::new(),
-            reactor: Reactor::new()?,
+            reactor: Reactor::new(bell)?,
             table: Rc::new(RefCell::new(Table::new(thread, partial_max))),
             accepted: Rc::default(),
             limits,
             listening: Vec::new(),
         })
-    }
-
-    /// What wakes this thread from elsewhere.
-    pub fn bell(&self) -> Arc<Bell> {
-        self.reactor.bell()
     }
 
     /// Accepts connections; [`Network::accepted`] hands them out, so that they can be spread over the I/O threads.
@@ -92,7 +88,7 @@ impl Network {
     pub fn wait(&mut self, timeout_ns: u64, now_ns: impl FnOnce() -> u64) -> io::Result<()> {
         let pressing = self.table.borrow().is_pressing();
         self.reactor.wait(if pressing { 0 } else { timeout_ns })?;
-        self.reactor.bell().answer();
+        self.reactor.answer();
         let now_ns = now_ns();
         self.reactor.set_now(now_ns);
         self.table.borrow_mut().set_now(now_ns);
@@ -103,7 +99,7 @@ impl Network {
     /// As [`Network::wait`], but reads nothing: another thread has to catch up first.
     pub fn pause(&mut self, timeout_ns: u64, now_ns: impl FnOnce() -> u64) -> io::Result<()> {
         self.reactor.wait(timeout_ns)?;
-        self.reactor.bell().answer();
+        self.reactor.answer();
         let now_ns = now_ns();
         self.reactor.set_now(now_ns);
         self.table.borrow_mut().set_now(now_ns);

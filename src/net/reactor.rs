@@ -28,7 +28,8 @@ pub struct Bell {
 }
 
 impl Bell {
-    fn new() -> io::Result<Self> {
+    /// A bell that no thread hears yet. Fails when the process is out of descriptors.
+    pub fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { eventfd, rung: AtomicBool::new(false) })
     }
@@ -42,7 +43,7 @@ impl Bell {
     }
 
     /// Called by the woken thread before it looks: a later ring wakes it again.
-    pub fn answer(&self) {
+    fn answer(&self) {
         self.rung.swap(false, Ordering::AcqRel);
     }
 }
@@ -108,10 +109,9 @@ impl std::fmt::Debug for Reactor {
 }
 
 impl Reactor {
-    /// A new set with its bell. Fails when the process is out of descriptors.
-    pub fn new() -> io::Result<Rc<Self>> {
+    /// A new set that hears `bell`. Fails when the process is out of descriptors.
+    pub fn new(bell: Arc<Bell>) -> io::Result<Rc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = Arc::new(Bell::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &bell.eventfd, epoll::EventData::new_u64(BELL), flags)?;
         Ok(Rc::new(Self {
@@ -124,9 +124,9 @@ impl Reactor {
         }))
     }
 
-    /// What wakes this thread from elsewhere.
-    pub fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
+    /// To be called after a wait, before looking at what others left: a later ring ends the next wait.
+    pub fn answer(&self) {
+        self.bell.answer();
     }
 
     /// Registers a descriptor for good. `writable`: whether a write may be tried before epoll said so.

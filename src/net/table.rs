@@ -17,7 +17,6 @@ use std::task::{Context, Poll, Waker};
 
 const THREAD_BITS: u32 = IO_THREADS_MAX.trailing_zeros();
 const SLOT_BITS: u32 = CONNECTIONS_PER_THREAD_MAX.trailing_zeros();
-const _: () = assert!(IO_THREADS_MAX.is_power_of_two() && CONNECTIONS_PER_THREAD_MAX.is_power_of_two());
 
 /// The I/O thread that a connection belongs to.
 pub fn thread_of(conn: ConnId) -> usize {

@@ -35,7 +35,7 @@ impl Bench {
     fn new(limits: ConnectionLimits) -> Self {
         let listener: TcpListener = bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut network = Network::new(0, vec![limits], 4 << 20).unwrap();
+        let mut network = Network::new(0, Arc::new(Bell::new().unwrap()), vec![limits], 4 << 20).unwrap();
         network.listen(listener, 0, Quota::new(100, Arc::new(AtomicUsize::new(0)), 100)).unwrap();
         Self {
             network,
@@ -386,8 +386,8 @@ fn a_rate_limit_slows_its_connection_only() {
 
 #[test]
 fn a_ring_from_another_thread_ends_the_wait() {
-    let mut network = Network::new(0, vec![LIMITS], 0).unwrap();
-    let bell = network.bell();
+    let bell = Arc::new(Bell::new().unwrap());
+    let mut network = Network::new(0, Arc::clone(&bell), vec![LIMITS], 0).unwrap();
     for _ in 0..3 {
         let bell = Arc::clone(&bell);
         let ringer = std::thread::spawn(move || {
