@@ -308,8 +308,6 @@ pub const UPSTREAM_ADDRESSES_MAX: usize = 8;
 
 const _: () = assert!(UPSTREAM_WINDOW_MAX as u64 <= LANE_SPAN_MAX);
 const _: () = assert!(UPSTREAM_LANES_MAX <= 65_535);
-/// Buffers of one vectored write to a segment; more are written in several.
-pub const WRITE_BUFFERS_MAX: usize = 256;
 
 // ── net and broker ──
 /// Open files beside the connections: segments, sled, sockets of ours, the admin side.
