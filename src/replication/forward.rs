@@ -169,9 +169,10 @@ impl Link {
             return Want::Full;
         }
         match lane.judge(offset, &mut self.usage) {
-            Verdict::Send { .. } => Want::Send,
+            // Asked again: what must be released because of a gap before this record takes places of the window too.
+            Verdict::Send { .. } if self.may_send() => Want::Send,
             Verdict::Pass => Want::Pass,
-            Verdict::Full => Want::Full,
+            Verdict::Send { .. } | Verdict::Full => Want::Full,
         }
     }
 
@@ -187,7 +188,7 @@ impl Link {
             }
     }
 
-    /// A record that [`Link::want`] wanted, mapped; `size` is its PUBLISH in bytes on the wire. DUP, QoS and packet id are set here.
+    /// A record that [`Link::want`] has just wanted, mapped; `size` is its PUBLISH in bytes on the wire. DUP, QoS and packet id are set here.
     /// `false` if it was not wanted after all. What exceeds the peer's maximum packet size is refused, not sent [MQTT-3.2.2-15].
     pub fn offer(
         &mut self,
@@ -197,7 +198,7 @@ impl Link {
         size: usize,
         out: &mut Vec<LinkOutput>,
     ) -> bool {
-        let (true, Some(index)) = (self.may_send(), self.lane_index(partition)) else { return false };
+        let Some(index) = self.lane_index(partition) else { return false };
         let Connection::Up { maximum_packet_size, .. } = self.connection else { return false };
         let Some(lane) = self.lanes.get_mut(index) else { return false };
         let Verdict::Send { dup, double } = lane.judge(offset, &mut self.usage) else { return false };
