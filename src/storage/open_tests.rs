@@ -108,6 +108,12 @@ impl House {
         offset
     }
 
+    fn fill(&mut self, readings: u64) {
+        for n in 0..readings {
+            self.append(&format!("reading {n}"));
+        }
+    }
+
     fn commit(&mut self) {
         let groups: Vec<_> = std::iter::from_fn(|| self.log.seal()).collect();
         let done = self.committer.commit(groups).unwrap();
@@ -157,7 +163,7 @@ fn an_orderly_stop_is_gone_on_from_with_the_state_as_it_was() {
 fn a_stop_without_a_word_loses_nothing_that_was_committed() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = house(dir.path());
-    (0..300).for_each(|n| drop(first.append(&format!("reading {n}"))));
+    first.fill(300);
     drop(first);
     let mut again = house(dir.path());
     let texts = texts(&again.opened);
@@ -170,7 +176,7 @@ fn a_stop_without_a_word_loses_nothing_that_was_committed() {
 fn after_a_power_cut_the_state_is_rebuilt_from_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = house(dir.path());
-    (0..300).for_each(|n| drop(first.append(&format!("reading {n}"))));
+    first.fill(300);
     drop(first);
     // As if another boot had written it.
     Mark::Open(BootId([9; 16])).write(&dir.path().join("state.mark")).unwrap();
@@ -186,7 +192,7 @@ fn after_a_power_cut_the_state_is_rebuilt_from_the_log() {
 fn a_damaged_state_is_set_aside_and_rebuilt_and_nothing_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = house(dir.path());
-    (0..300).for_each(|n| drop(first.append(&format!("reading {n}"))));
+    first.fill(300);
     first.stop();
     fs::write(dir.path().join("state/db"), [0x5a; 9000]).unwrap();
     let mut again = house(dir.path());
@@ -204,7 +210,7 @@ fn a_damaged_state_is_set_aside_and_rebuilt_and_nothing_is_lost() {
 fn a_state_that_is_newer_than_the_log_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = house(dir.path());
-    (0..20).for_each(|n| drop(first.append(&format!("reading {n}"))));
+    first.fill(20);
     first.opened.state.apply(&[], 1_000_000).unwrap();
     first.opened.state.flush().unwrap();
     drop(first);
@@ -219,7 +225,7 @@ fn a_state_that_is_newer_than_the_log_is_set_aside() {
 fn a_missing_state_is_rebuilt_and_a_missing_log_is_not_taken_for_a_state() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = house(dir.path());
-    (0..300).for_each(|n| drop(first.append(&format!("reading {n}"))));
+    first.fill(300);
     first.stop();
     fs::remove_dir_all(dir.path().join("state")).unwrap();
     let again = house(dir.path());
@@ -236,11 +242,81 @@ fn a_missing_state_is_rebuilt_and_a_missing_log_is_not_taken_for_a_state() {
 fn another_segment_size_is_for_new_segments_only() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = house(dir.path());
-    (0..100).for_each(|n| drop(first.append(&format!("reading {n} {}", "x".repeat(3000)))));
+    for n in 0..100 {
+        first.append(&format!("reading {n} {}", "x".repeat(3000)));
+    }
     first.stop();
     let mut settings = settings(dir.path());
     settings.device.segment_size = 128 << 10;
     let opened = open(&settings).unwrap();
     assert!(opened.recovered.report.damage.is_empty(), "{}", texts(&opened));
     assert_eq!(opened.recovered.partitions.first().unwrap().leo, 100);
+}
+
+/// A file system of its own with a few MiB, where this user may mount one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let disk = Self(tempfile::tempdir().unwrap());
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(disk.0.path());
+        mount.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()).then_some(disk)
+    }
+
+    /// Takes all that is left.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
+        while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_already_opens_and_nothing_is_lost() {
+    let Some(disk) = SmallDisk::mount() else {
+        return println!("skipped: this user may not mount a file system");
+    };
+    let dir = disk.0.path().join("data");
+    for orderly in [true, false] {
+        let mut first = house(&dir);
+        first.fill(50);
+        match orderly {
+            true => first.stop(),
+            false => drop(first),
+        }
+        disk.fill();
+        let again = house(&dir);
+        assert_eq!(again.cursor(), "reading 49", "{}", texts(&again.opened));
+        assert_eq!(again.log.leo(STREAM) % 50, 0);
+        drop(again);
+        // After a power cut, too.
+        Mark::Open(BootId([9; 16])).write(&dir.join("state.mark")).unwrap();
+        let mut again = house(&dir);
+        assert_eq!(again.cursor(), "reading 49", "{}", texts(&again.opened));
+        again.append("reading 49");
+        again.stop();
+        fs::remove_file(disk.0.path().join("filler")).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_before_the_first_start_is_told() {
+    let Some(disk) = SmallDisk::mount() else {
+        return println!("skipped: this user may not mount a file system");
+    };
+    disk.fill();
+    let mut settings = settings(&disk.0.path().join("data"));
+    let opened = open(&settings).unwrap();
+    assert!(texts(&opened).contains("held in memory until the next start"), "{}", texts(&opened));
+    drop(opened);
+    settings.gateway.id = None;
+    let error = open(&settings).map(drop).unwrap_err().to_string();
+    assert!(error.contains("no space left on device; free some space"), "{error}");
 }
