@@ -224,6 +224,13 @@ pub struct MqttUpstream {
     pub topic: String,
 }
 
+impl MqttUpstream {
+    /// The client identifier on this link: the configured one, or one made of the gateway's id and the upstream's name.
+    pub fn client_id(&self, gateway_id: &str, upstream: &str) -> String {
+        self.client_id.clone().unwrap_or_else(|| format!("forebay-{gateway_id}-{upstream}"))
+    }
+}
+
 /// TLS towards an upstream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpstreamTls {
