@@ -1,11 +1,12 @@
 //! What goes into a step of the engine and what comes out. Nothing here touches the world.
 
-use crate::log::frame::{Frame, Group};
+use crate::log::frame::Group;
+pub use crate::log::read::{ReadHint, ReadRequest, ReadResult};
 use crate::log::store::Change;
 use crate::mqtt::{Packet, Publish, Reason, Version};
 use crate::replication::link::{LinkEvent, LinkOrder};
 use crate::settings::Settings;
-use crate::types::{ConnId, LogPosition, PartitionId, Seq, Ticket, UpstreamId};
+use crate::types::{ConnId, LogPosition, Seq, Ticket, UpstreamId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -102,45 +103,6 @@ pub enum CloseCause {
     Ordered,
 }
 
-/// What a catch-up read found.
-#[derive(Clone, Debug)]
-pub enum ReadResult {
-    /// Frames in log order, all at or after the position asked for (the first may begin before it).
-    Frames {
-        /// Data frames of the partitions asked for.
-        frames: Vec<Arc<Frame>>,
-        /// Where to read on.
-        next: LogPosition,
-        /// Where those bytes lie, to be given back with the next read.
-        hint: Option<ReadHint>,
-    },
-    /// Nothing stands below `until` any more.
-    End {
-        /// Where to read on.
-        next: LogPosition,
-    },
-    /// The medium failed.
-    Failed(String),
-}
-
-/// Where a reader stopped: a segment and a byte in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadHint {
-    /// Segment number.
-    pub segment: u64,
-    /// Byte offset of the next frame.
-    pub offset: u64,
-}
-
-/// When an acknowledgement may leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// In the next send.
-    Now,
-    /// Once this frame is synced.
-    Synced(Seq),
-}
-
 /// Outputs of a step, in order, kept by the caller between steps so that nothing is allocated anew.
 pub type Outputs = Vec<Output>;
 
@@ -155,6 +117,8 @@ pub enum Output {
         version: Version,
         /// Bytes of the largest packet that the client takes; larger ones are not sent [MQTT-3.1.2-24].
         max_packet_size: u32,
+        /// QoS 1 and 2 messages that may come in unacknowledged, as announced; `None` is no bound.
+        receive_max: Option<u16>,
         /// Nanoseconds without a packet after which the shell closes with KEEP_ALIVE_TIMEOUT (1.5 × keep alive); `None` never.
         idle_limit_ns: Option<u64>,
     },
@@ -178,8 +142,8 @@ pub enum Output {
         conn: ConnId,
         /// What.
         packet: Packet,
-        /// When.
-        gate: Gate,
+        /// The frame that must be synced before it leaves; 0 is none.
+        gate: Seq,
     },
     /// The front of the inbox is a PUBLISH that must wait: do not read this connection, suspend its keep-alive.
     Hold {
@@ -240,21 +204,6 @@ pub enum Output {
     Event(Event),
     /// The closing frame is in the last [`Output::Commit`]; once it is synced the process may end.
     Stopped,
-}
-
-/// A catch-up read.
-#[derive(Clone, Debug)]
-pub struct ReadRequest {
-    /// First position wanted.
-    pub from: LogPosition,
-    /// Not beyond this frame (the synced end when the request was made).
-    pub until: Seq,
-    /// Bytes of frames to bring at most, except that one frame always comes.
-    pub max_bytes: usize,
-    /// Only batches of these partitions; `None` is all.
-    pub partitions: Option<Arc<[PartitionId]>>,
-    /// Where the bytes lie, if known from the last read.
-    pub hint: Option<ReadHint>,
 }
 
 /// How grave an event is.
