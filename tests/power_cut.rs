@@ -10,6 +10,8 @@
 //!
 //! `FOREBAY_SEEDS=500 cargo test --test power_cut` tries as many seeds, `FOREBAY_SEED=17` one.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a test says what it expected by failing")]
+
 use bytes::Bytes;
 use forebay::limits::GROUP_CONTROL_ROOM;
 use forebay::log::commit::Committer;

@@ -533,6 +533,9 @@ impl Log {
 
     /// Where reading may begin to find an offset: no record of the partition at or after it stands before.
     pub fn locate(&self, p: PartitionId, offset: Offset) -> LogPosition {
+        if let Some(seq) = self.at_the_end(p, offset) {
+            return LogPosition { seq, index: 0 };
+        }
         let recent = self.recent.iter().rev().find(|entry| entry.partition == p && entry.offset <= offset);
         if let Some(entry) = recent {
             return LogPosition { seq: entry.seq, index: 0 };
@@ -547,16 +550,17 @@ impl Log {
                 break;
             }
         }
-        LogPosition { seq: found.unwrap_or_else(|| self.uncovered(p, offset)), index: 0 }
+        // No summary and no entry of the recent index covers it: somewhere in what is not sealed yet.
+        let unsealed = self.segments.back().map_or(1, |segment| segment.last_seq + 1);
+        LogPosition { seq: found.unwrap_or(unsealed), index: 0 }
     }
 
-    /// Where to look for an offset that no summary and no entry of the recent index covers.
-    fn uncovered(&self, p: PartitionId, offset: Offset) -> Seq {
-        let Some(partition) = self.partition(p) else { return self.last_seq + 1 };
+    /// The frame that holds, or will hold, an offset that is not sealed yet.
+    fn at_the_end(&self, p: PartitionId, offset: Offset) -> Option<Seq> {
+        let Some(partition) = self.partition(p) else { return Some(self.last_seq + 1) };
         match partition.open.is_empty() {
-            false if offset >= partition.open.base_offset() => partition.open.seq(),
-            true if offset >= partition.leo => self.last_seq + 1,
-            _ => self.segments.back().map_or(1, |segment| segment.last_seq + 1),
+            false => (offset >= partition.open.base_offset()).then(|| partition.open.seq()),
+            true => (offset >= partition.leo).then_some(self.last_seq + 1),
         }
     }
 

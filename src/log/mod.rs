@@ -24,6 +24,10 @@ pub mod segments;
 pub mod state;
 pub mod store;
 mod tail;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
 
 pub use live::{Appended, Log, LogConfig};
 pub use tail::TailRead;
