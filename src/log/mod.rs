@@ -14,6 +14,7 @@ pub mod damage;
 pub mod format;
 pub mod frame;
 mod live;
+mod locate;
 pub mod memory;
 pub mod read;
 pub mod record;
