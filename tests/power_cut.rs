@@ -10,6 +10,8 @@
 //!
 //! `FOREBAY_SEEDS=500 cargo test --test power_cut` tries as many seeds, `FOREBAY_SEED=17` one.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a test says what it expected by failing")]
+
 use bytes::Bytes;
 use forebay::limits::GROUP_CONTROL_ROOM;
 use forebay::log::commit::Committer;
@@ -161,7 +163,7 @@ impl World {
         };
         self.store.kill(); // no crash is planned any more
         let report = &recovered.report;
-        assert!(report.damage.is_empty(), "seed {}: {:#?}", self.seed, report);
+        assert!(report.damage.is_empty(), "seed {}: {report:#?}", self.seed);
         assert_eq!(report.state_error, None);
         if orderly {
             assert!(report.orderly && report.burnt.is_empty(), "seed {}: {report:?}", self.seed);
