@@ -99,7 +99,6 @@ pub struct Engine {
     full: bool,
     space_due: bool,
     forward_due: bool,
-    freeing: Option<(Seq, Vec<u64>)>,
     used_bytes: u64,
     free_bytes: Option<u64>,
     /// Since when a commit is awaited.
@@ -251,8 +250,7 @@ impl Engine {
         if self.stopping == Stopping::Closed {
             return;
         }
-        self.manage_space(now, out);
-        self.free_segments(out);
+        self.manage_space(out);
         while let Some(group) = self.log.seal() {
             self.counters.commit_records += group.records as u64;
             self.commit_waits_since.get_or_insert(now.mono_ns);

@@ -201,8 +201,11 @@ pub const MEMORY_BUDGET_MIN: u64 = 8 << 20;
 /// In-flight messages per connection and direction that may be configured at most.
 pub const INFLIGHT_MAX: u16 = 1_024;
 // ── mqtt ──
-/// User properties in one packet: five bytes on the wire each become some seventy in memory.
+/// User properties that a publisher may attach to one message; with more it is refused (0x97).
 pub const USER_PROPERTIES_MAX: usize = 1_024;
+/// User properties in one packet at which decoding stops: five bytes on the wire each become some seventy in memory. A little more
+/// than a publisher may attach, so that what a gateway adds on the way does not make a record that no centre takes.
+pub const USER_PROPERTIES_DECODED_MAX: usize = USER_PROPERTIES_MAX + 64;
 /// Filters in one SUBSCRIBE or UNSUBSCRIBE.
 pub const FILTERS_PER_PACKET_MAX: usize = 4_096;
 /// Subscription identifiers in one PUBLISH.

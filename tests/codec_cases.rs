@@ -1,4 +1,11 @@
 //! Every row of `cases/packets.tsv`: what a strict decoder says to it, from the side that the row names.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic; clippy sees only #[test] functions as tests, not what they call"
+)]
 
 use bytes::Bytes;
 use forebay::mqtt::decode::{DecodeError, Decoder, Peer};

@@ -3,7 +3,8 @@
 use super::Engine;
 use super::io::{Output, Outputs};
 use crate::limits::CLEANER_RESERVE_SEGMENTS;
-use crate::types::{Now, Offset, PartitionId};
+use crate::log::retention::{PartitionPolicy, bytes_needed, plan};
+use crate::types::{Offset, PartitionId};
 
 impl Engine {
     /// What the store thread measured.
@@ -13,46 +14,61 @@ impl Engine {
         self.space_due = true;
     }
 
-    /// Offset below which every upstream that carries the partition is done with it.
-    pub(super) fn forwarded(&self, id: PartitionId) -> Option<Offset> {
-        self.upstreams.iter().filter_map(|upstream| upstream.link.cursor(id)).min()
-    }
-
-    /// Plans what may go, and whether publishes to `refuse` streams must stop.
-    pub(super) fn manage_space(&mut self, _now: Now, out: &mut Outputs) {
+    /// Plans what may go, and whether publishes to streams that refuse must stop. What goes is first written again as far as it is
+    /// still needed; the segments are given up once that is synced.
+    pub(super) fn manage_space(&mut self, out: &mut Outputs) {
+        let numbers = self.log.take_freed();
+        if !numbers.is_empty() {
+            self.space_due = true;
+            out.push(Output::FreeSegments { numbers });
+        }
         if !std::mem::take(&mut self.space_due) {
             return;
         }
         let budget = self.settings.gateway.disk_budget;
         let segment = self.settings.device.segment_size;
-        // What is not segments (sled, the quarantine) counts too.
-        let segments = self.log.segments().len() as u64 + 1;
-        let other = self.used_bytes.saturating_sub(segments.saturating_mul(segment));
-        let most = (budget.saturating_sub(other) / segment).saturating_sub(CLEANER_RESERVE_SEGMENTS).max(1);
-        let file_system_full = self.free_bytes.is_some_and(|free| free < segment / 2);
-        let full = segments > most || file_system_full;
+        // Segments are counted here, since the measure lags behind; what is not segments (sled, a quarantine) is measured.
+        let in_use = (self.log.segments().len() as u64 + 1) * segment;
+        let other = self.other_bytes();
+        let needed = bytes_needed(in_use + other, budget, segment);
+        if !self.log.is_freeing() {
+            let plan = plan(&self.log, &self.policies(), needed, segment);
+            for (partition, records) in &plan.lost {
+                self.counters.lost(Some(partition.stream), "retention", *records);
+            }
+            self.log.retain(&plan);
+        }
+        // The reserve is the cleaner's: at its edge publishes stop, not beyond it.
+        let budget_full = in_use + other + (CLEANER_RESERVE_SEGMENTS - 1) * segment > budget;
+        let disk_full = self.free_bytes.is_some_and(|free| free < segment);
+        let full = budget_full || disk_full;
         if self.full && !full {
             self.conditions += 1;
         }
         self.full = full;
-        let _ = out;
     }
 
-    /// Segments whose remains are written again and synced are given up.
-    pub(super) fn free_segments(&mut self, out: &mut Outputs) {
-        if let Some((after, numbers)) = self.freeing.take() {
-            if after > self.log.synced_seq() {
-                self.freeing = Some((after, numbers));
-                return;
-            }
-            self.space_due = true;
-            out.push(Output::FreeSegments { numbers });
-        }
+    /// Bytes in data_dir that are not segments in use.
+    fn other_bytes(&self) -> u64 {
+        let segments = (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size;
+        self.used_bytes.saturating_sub(segments)
     }
 
-    /// Offset below which a partition's records may go, as far as upstreams are concerned.
-    fn retained_below(&self, id: PartitionId) -> Offset {
-        let retain = self.streams.get(&id.stream).is_none_or(|stream| stream.settings.retain_unforwarded);
-        if retain { self.forwarded(id).unwrap_or(Offset::MAX) } else { Offset::MAX }
+    fn policies(&self) -> Vec<PartitionPolicy> {
+        let policy = |id: PartitionId| {
+            let stream = self.streams.get(&id.stream)?;
+            Some(PartitionPolicy {
+                partition: id,
+                passed: self.passed(id),
+                keep_bytes: stream.settings.retention_bytes,
+                retain_unforwarded: stream.settings.retain_unforwarded,
+            })
+        };
+        self.log.partitions().filter_map(policy).collect()
+    }
+
+    /// Offset below which every upstream that carries the partition is durably done with it; `None` if none carries it.
+    fn passed(&self, id: PartitionId) -> Option<Offset> {
+        self.upstreams.iter().filter_map(|upstream| upstream.link.durable_cursor(id)).min()
     }
 }

@@ -99,7 +99,6 @@ impl Engine {
             full: false,
             space_due: true,
             forward_due: true,
-            freeing: None,
             used_bytes: 0,
             free_bytes: None,
             commit_waits_since: None,

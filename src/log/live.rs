@@ -458,6 +458,10 @@ impl Log {
         self.segments.push_back(summary);
     }
 
+    pub(super) fn is_boot(&self, key: &[u8]) -> bool {
+        self.config.boot.0 == key
+    }
+
     /// A partition gave up `bytes` of stored bytes and begins at `start` now: retention.
     pub(super) fn advance_start(&mut self, p: PartitionId, start: Option<Offset>, bytes: u64) {
         let slot = self.slots.get(&p).copied().unwrap_or(u32::MAX);

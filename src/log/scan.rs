@@ -28,7 +28,7 @@ pub(crate) enum Found {
     /// Bytes that are no frame, up to where the walk goes on; with the header, if it can be read.
     Bad { place: u64, until: u64, header: Option<RawHeader> },
     /// Nothing follows. `marked`: by an end mark (or the segment's end), else by bytes that say nothing.
-    End { place: u64, marked: bool },
+    End { marked: bool },
 }
 
 /// Reads the header of a segment.
@@ -175,7 +175,7 @@ impl<'s> Walk<'s> {
         let place = self.place;
         if self.last >= self.until {
             let marked = self.marked(place)?;
-            return Ok(Found::End { place, marked });
+            return Ok(Found::End { marked });
         }
         let Some(raw) = self.header(place)? else { return self.behind(place) };
         let next = place + raw.frame_bytes();
@@ -193,7 +193,7 @@ impl<'s> Walk<'s> {
                 if self.last > self.plan.valid_to && !pad {
                     self.place = place;
                     let marked = self.marked(place)?;
-                    return Ok(Found::End { place, marked });
+                    return Ok(Found::End { marked });
                 }
                 Ok(Found::Frame { place, raw, body })
             }
@@ -202,7 +202,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Whether an end mark, or the end of the segment, stands there.
-    fn marked(&mut self, place: u64) -> Result<bool, StoreError> {
+    pub(crate) fn marked(&mut self, place: u64) -> Result<bool, StoreError> {
         let bytes = self.bytes(place, FRAME_ALIGN)?;
         Ok(bytes.iter().all(|byte| *byte == 0))
     }
@@ -215,7 +215,7 @@ impl<'s> Walk<'s> {
                 self.place = until;
                 Ok(Found::Bad { place, until, header: None })
             }
-            None => Ok(Found::End { place, marked }),
+            None => Ok(Found::End { marked }),
         }
     }
 

@@ -113,6 +113,11 @@ impl State {
         self.kinds.iter().flat_map(|(kind, records)| records.iter().map(|(key, entry)| (*kind, key.as_slice(), entry)))
     }
 
+    /// The newest record of a key of any kind.
+    pub(crate) fn entry(&self, kind: u16, key: &[u8]) -> Option<&Entry> {
+        self.kinds.get(&kind)?.get(key)
+    }
+
     /// Live records.
     pub fn len(&self) -> usize {
         self.kinds.values().map(BTreeMap::len).sum()

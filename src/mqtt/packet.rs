@@ -218,7 +218,7 @@ impl Publish {
         self
     }
 
-    /// The value of the first user property of that name.
+    /// The value of the first user property of that name (5.0).
     pub fn user(&self, name: &str) -> Option<&Text> {
         let list = &self.properties.as_deref()?.user;
         list.iter().find(|(given, _)| given.as_bytes() == name.as_bytes()).map(|(_, value)| value)

@@ -5,12 +5,13 @@ use core::fmt;
 
 /// Whether these bytes are UTF-8 without U+0000 [MQTT-1.5.4-1] [MQTT-1.5.4-2]. One pass over ASCII, which nearly all of it is.
 pub(super) fn is_text(bytes: &[u8]) -> bool {
-    let (mut union, mut nul) = (0_u8, false);
+    // Two bytes of state, not a bool: so the compiler uses wide instructions.
+    let (mut union, mut nul) = (0_u8, 0_u8);
     for &byte in bytes {
         union |= byte;
-        nul |= byte == 0;
+        nul |= u8::from(byte == 0);
     }
-    !nul && (union < 0x80 || core::str::from_utf8(bytes).is_ok())
+    nul == 0 && (union < 0x80 || core::str::from_utf8(bytes).is_ok())
 }
 
 /// Valid UTF-8 without U+0000 [MQTT-1.5.4-1] [MQTT-1.5.4-2], as shared bytes.

@@ -100,8 +100,10 @@ fn a_crash_of_the_process_alone_is_trusted_and_a_power_cut_is_not() {
     assert!(state.trusted());
     assert_eq!(state.stamp().unwrap(), Some(10));
     drop(state);
-    let state = house.state(NEXT_BOOT);
+    let mut state = house.state(NEXT_BOOT);
     assert!(!state.trusted());
+    assert_eq!(state.stamp().unwrap(), Some(10), "so far the log was synced once: evidence, if nothing more");
+    state.clear().unwrap();
     assert_eq!(state.stamp().unwrap(), None);
     assert_eq!(all(&state, ""), [""; 0]);
     assert!(!house.data_dir.quarantine_dir().exists(), "doubtful is not damaged");
@@ -218,4 +220,57 @@ fn where_sled_cannot_have_its_files_the_state_is_kept_in_memory_and_that_is_told
     state.clear().unwrap();
     assert_eq!(state.stamp().unwrap(), None);
     assert_eq!(fs::read(house.data_dir.state_dir()).unwrap(), b"a file where the directory should be");
+}
+
+/// The child of the next test: applies until it is killed. Without its variable it does nothing.
+#[test]
+fn apply_until_killed() {
+    let Some(path) = std::env::var_os("FOREBAY_STATE_KILL") else { return };
+    let data_dir = DataDir::open(Path::new(&path)).unwrap();
+    let mut state = SledState::open(&data_dir, 1 << 20, BOOT);
+    let mut stamp = state.stamp().unwrap().unwrap_or(0);
+    state.settled();
+    println!("ready");
+    loop {
+        stamp += 1;
+        let value = stamp.to_string().repeat(20);
+        state
+            .apply(&[put("first", &value), put(&format!("k{}", stamp % 50), &value), put("last", &value)], stamp)
+            .unwrap();
+    }
+}
+
+#[test]
+fn after_a_kill_the_stamp_says_exactly_what_was_applied() {
+    use std::io::BufRead;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let mut reached = 0;
+    for round in 0..8 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "storage::sled_state::tests::apply_until_killed", "--nocapture"])
+            .env("FOREBAY_STATE_KILL", &path)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        assert!(out.lines().map_while(Result::ok).any(|line| line.contains("ready")), "round {round}");
+        std::thread::sleep(std::time::Duration::from_millis(40 + 17 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let data_dir = DataDir::open(&path).unwrap();
+        let state = SledState::open(&data_dir, 1 << 20, BOOT);
+        assert!(state.trusted(), "round {round}: {:?}", state.notes());
+        let stamp = state.stamp().unwrap().unwrap_or(0);
+        assert!(stamp >= reached);
+        reached = stamp;
+        for number in (stamp.saturating_sub(49)..=stamp).filter(|number| *number > 0) {
+            let value = state.get(format!("k{}", number % 50).as_bytes()).unwrap();
+            assert_eq!(value, Some(number.to_string().repeat(20).into_bytes()), "round {round}, stamp {stamp}");
+        }
+        let newest = (stamp > 0).then(|| stamp.to_string().repeat(20).into_bytes());
+        assert_eq!(state.get(b"first").unwrap(), newest);
+        assert_eq!(state.get(b"last").unwrap(), newest);
+    }
+    assert!(reached > 0, "something has to be kept over the kills");
 }

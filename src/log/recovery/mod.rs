@@ -4,16 +4,26 @@
 //! 2. *Views*: what each holds: from the trusted state store, its footer, or a scan.
 //! 3. *The end* (`end.rs`): where the newest segment ends; what was torn off; what of it might have been synced.
 //! 4. *State* (`rebuild.rs`): the newest control record of each key.
-//! 5. *Partitions*: starts, ends, holes. What cannot be told is burnt: its offsets become a gap, never other records.
+//! 5. *Partitions* (`partitions.rs`): starts, ends, holes. What cannot be told is burnt: its offsets become a gap, never other records.
 //! 6. The end is written again and synced, the cut is covered by a PAD, the state store is brought up to date.
 //!
 //! Nothing is deleted that might hold a record. Opening needs no free space: everything is written in place.
 
+mod end;
+mod partitions;
+mod rebuild;
+pub(crate) mod survey;
+
+use self::end::End;
+use self::partitions::Found;
+use self::rebuild::{Base, Newest, Rebuilt};
+use self::survey::{Losses, Survey};
 use super::commit::CommitTail;
 use super::control::ControlRecord;
 use super::damage::Damage;
 use super::format::FORMAT_MAJOR;
 use super::live::RecentEntry;
+use super::scan::read_footer;
 use super::segments::SegmentSummary;
 use super::state::State;
 use super::store::{LogStore, StateStore, StoreError};
@@ -173,8 +183,72 @@ pub fn recover(
     state_store: &mut dyn StateStore,
     context: &RecoveryContext,
 ) -> Result<(Recovered, CommitTail), RecoveryError> {
-    let _ = store.list()?;
-    state_store.clear()?;
-    let recovered = Recovered { log_id: context.new_log_id, epoch: 1, next_seq: 1, ..Recovered::default() };
-    Ok((recovered, CommitTail::fresh(context.new_log_id, context.salt_seed)))
+    let survey = survey::survey(store)?;
+    let mut report = RecoveryReport::default();
+    let (mut base, mut doubt) = rebuild::base(&*state_store, context.state_trusted);
+    let stamp = base.as_ref().map_or_else(|| state_store.stamp().ok().flatten().unwrap_or(0), |base| base.stamp);
+    let (Some(log_id), Some(newest_plan)) = (survey.log_id, survey.plans.last()) else {
+        return partitions::fresh(store, state_store, context, &survey, report, stamp);
+    };
+    let (end, last) = match read_footer(store, &newest_plan.header)? {
+        Some(footer) => (None, footer.summary.last_seq),
+        None => {
+            let end = end::find(store, newest_plan, &mut report)?;
+            let settled = end.settled;
+            (Some(end), settled)
+        }
+    };
+    if base.as_ref().is_some_and(|base| base.stamp > last) {
+        doubt = "it is newer than the log".into();
+        base = None;
+    }
+    if base.as_ref().is_some_and(|base| base.stamp + 1 < survey.first_seq()) {
+        doubt = "it is older than the oldest segment".into();
+        base = None;
+    }
+    let trusted = base.as_ref().map(|base| base.stamp);
+    let mut gathered = gather(store, &survey, end.as_ref(), base, report.clone())?;
+    if let Some(stamp) = trusted.filter(|stamp| stamp + 1 < gathered.rebuilt.log_start.seq) {
+        // What was freed behind its stamp may have been tombstones.
+        doubt = format!("its stamp {stamp} lies before the start of the log");
+        gathered = gather(store, &survey, end.as_ref(), None, report)?;
+    }
+    let Gathered { segments, losses, rebuilt, mut report } = gathered;
+    report.state = match trusted {
+        Some(stamp) if rebuilt.touched.is_some() => StateOutcome::Replayed { stamp },
+        _ => StateOutcome::Rebuilt(doubt),
+    };
+    let found = Found { survey: &survey, segments, end, last, stamp, losses, rebuilt, log_id };
+    found.open(store, state_store, context, report)
+}
+
+/// What the segments that count come to.
+struct Gathered {
+    segments: Vec<SegmentSummary>,
+    losses: Losses,
+    rebuilt: Rebuilt,
+    report: RecoveryReport,
+}
+
+fn gather(
+    store: &dyn LogStore,
+    survey: &Survey,
+    end: Option<&End>,
+    base: Option<Base>,
+    mut report: RecoveryReport,
+) -> Result<Gathered, RecoveryError> {
+    let mut losses = Losses::default();
+    let mut newest = Newest::new(base.as_ref());
+    let mut segments = survey::summaries(store, survey, base.as_ref(), &mut newest, &mut losses, &mut report)?;
+    if let Some(end) = end {
+        newest.add_index(&end.index);
+        losses.take(end.losses.clone());
+    }
+    let rebuilt = rebuild::state(store, &survey.plans, newest, base, &mut report)?;
+    // A freed segment may come back with a power cut. What it lacks is no loss.
+    let start = rebuilt.log_start.segment;
+    segments.retain(|segment| segment.number >= start);
+    losses.forget_before(start);
+    report.damage.retain(|damage| damage.segment >= start);
+    Ok(Gathered { segments, losses, rebuilt, report })
 }

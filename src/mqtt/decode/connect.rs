@@ -24,7 +24,8 @@ pub(super) fn version(reader: &mut Reader<'_>) -> Result<Asked, DecodeError> {
         (b"MQTT", 4) => asked(Version::V311),
         (b"MQTT", 5) => asked(Version::V5),
         (b"MQIsdp", 3) => asked(Version::V31),
-        (b"MQTT", 6..) => Ok(Asked { version: None, answer: Version::V5 }),
+        // The upper bit marks a bridge of Mosquitto's, which tries again without it if the answer is one that it understands.
+        (b"MQTT", _) if level & 0x7F >= 5 => Ok(Asked { version: None, answer: Version::V5 }),
         (b"MQTT" | b"MQIsdp", _) => Ok(Asked { version: None, answer: Version::V311 }),
         _ => Err(DecodeError { reason: Reason::UNSUPPORTED_VERSION, message: "protocol name [MQTT-3.1.2-1]" }),
     }

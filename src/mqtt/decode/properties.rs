@@ -3,7 +3,7 @@
 
 use super::reader::Reader;
 use super::{DecodeError, Peer};
-use crate::limits::{SUBSCRIPTION_IDS_MAX, USER_PROPERTIES_MAX};
+use crate::limits::{SUBSCRIPTION_IDS_MAX, USER_PROPERTIES_DECODED_MAX};
 use crate::mqtt::packet::QoS;
 use crate::mqtt::properties::{
     AckProperties, AuthProperties, ConnAckProperties, ConnectProperties, DisconnectProperties, PublishProperties,
@@ -40,7 +40,7 @@ fn once<'a, T>(
 }
 
 fn user(list: &mut UserProperties, reader: &mut Reader<'_>) -> Result<()> {
-    if list.len() >= USER_PROPERTIES_MAX {
+    if list.len() >= USER_PROPERTIES_DECODED_MAX {
         return Err(DecodeError { reason: Reason::QUOTA_EXCEEDED, message: "more user properties than are taken" });
     }
     let pair = user_pair(reader)?;

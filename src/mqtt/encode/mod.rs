@@ -1,6 +1,6 @@
 //! Packets to bytes, in the shortest form that the standard allows.
 //!
-//! The layout of each packet is written down once, against [`sink::Sink`]: a first pass counts and judges, a second writes. So a
+//! The layout of each packet is written down once, against `sink::Sink`: a first pass counts and judges, a second writes. So a
 //! length never disagrees with what follows it, and nothing is written of a packet that cannot be.
 //!
 //! What a strict peer would refuse to read is refused here: identifiers and properties of 0 where 0 is not allowed, reason codes
