@@ -161,7 +161,7 @@ impl World {
         };
         self.store.kill(); // no crash is planned any more
         let report = &recovered.report;
-        assert!(report.damage.is_empty(), "seed {}: {:#?}", self.seed, report);
+        assert!(report.damage.is_empty(), "seed {}: {report:#?}", self.seed);
         assert_eq!(report.state_error, None);
         if orderly {
             assert!(report.orderly && report.burnt.is_empty(), "seed {}: {report:?}", self.seed);
