@@ -19,6 +19,9 @@ mod store_thread;
 mod supervisor;
 mod threads;
 
+#[cfg(test)]
+mod tests;
+
 use crate::admin::measures::Measures;
 use crate::admin::{self, AdminError, ControlServer, TcpServer};
 use crate::engine::{Engine, EngineStart};

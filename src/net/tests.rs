@@ -1,18 +1,17 @@
 //! The network side with real sockets and, in place of the engine, a few lines.
 
 use super::connection::ConnectionLimits;
+use super::test_client::{Client, connect, publish};
 use super::*;
 use crate::engine::io::{CloseCause, Input, Output};
 use crate::limits::{SOCKET_QUEUE_HIGH, SOCKET_QUEUE_LOW};
-use crate::mqtt::decode::{Decoder, Peer};
 use crate::mqtt::encode::encode;
 use crate::mqtt::properties::*;
 use crate::mqtt::*;
 use crate::types::{ConnId, Seq};
-use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -122,65 +121,6 @@ fn take(
         }
         packets.push((conn, packet));
     }
-}
-
-struct Client {
-    stream: TcpStream,
-    decoder: Decoder,
-    bytes: BytesMut,
-    ended: bool,
-}
-
-impl Client {
-    fn new(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        Self { stream, decoder: Decoder::new(Peer::Server, 1 << 24), bytes: BytesMut::new(), ended: false }
-    }
-
-    fn send(&mut self, packet: &Packet, version: Version) {
-        let mut bytes = Vec::new();
-        encode(packet, version, &mut bytes).unwrap();
-        self.stream.set_nonblocking(false).unwrap();
-        self.stream.write_all(&bytes).unwrap();
-        self.stream.set_nonblocking(true).unwrap();
-    }
-
-    fn fill(&mut self) {
-        let mut chunk = [0; 65_536];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => self.ended = true,
-            Ok(read) => self.bytes.extend_from_slice(&chunk[..read]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => self.ended = true,
-        }
-    }
-
-    fn receive(&mut self) -> Option<Packet> {
-        self.fill();
-        let mut bytes = self.bytes.split().freeze();
-        let packet = self.decoder.decode(&mut bytes).unwrap();
-        self.bytes = BytesMut::from(bytes);
-        packet
-    }
-}
-
-fn connect(version: Version) -> Packet {
-    Packet::Connect(Box::new(Connect {
-        version,
-        clean_start: true,
-        keep_alive_s: 0,
-        client_id: Text::from("c"),
-        will: None,
-        username: None,
-        password: None,
-        properties: ConnectProperties::default(),
-    }))
-}
-
-fn publish(qos: QoS, packet_id: u16, payload: &[u8]) -> Publish {
-    let (topic, payload) = (Text::from("a/b"), Bytes::copy_from_slice(payload));
-    Publish { dup: false, qos, retain: false, topic, packet_id, properties: None, payload }
 }
 
 fn ack(conn: ConnId, packet_id: u16, gate: Seq) -> Output {

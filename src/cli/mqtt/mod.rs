@@ -204,7 +204,19 @@ impl Events {
         }
     }
 
-    /// The same within a time; `Err(())` when it is over, and then this value is to be dropped: what was under way may be lost.
+    /// After an error: what had happened before it and was not told yet, as packets that left.
+    pub fn rest(&mut self) -> Vec<Seen> {
+        match self {
+            Self::V4(connection) => {
+                connection.eventloop.state.events.drain(..).filter_map(|event| v4::seen(Ok(event)).ok()).collect()
+            }
+            Self::V5(connection) => {
+                connection.eventloop.state.events.drain(..).filter_map(|event| v5::seen(Ok(event)).ok()).collect()
+            }
+        }
+    }
+
+    /// The same as [`Events::next`] within a time; `Err(())` when it is over, and then this value is to be dropped: what was under way may be lost.
     #[allow(clippy::result_unit_err, reason = "over is over")]
     pub fn next_within(&mut self, time: Duration) -> Result<Option<Result<Seen, Trouble>>, ()> {
         use rumqttc::RecvTimeoutError;
