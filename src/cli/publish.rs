@@ -215,9 +215,9 @@ fn watch(events: &mut mqtt::Events, shared: &Shared, args: &PubArgs) -> (Tally, 
     let mut connected = false;
     let trouble = loop {
         let next = if open.is_empty() && connected {
-            events.next()
+            events.wait()
         } else {
-            match events.next_within(limit.saturating_sub(last_progress.elapsed())) {
+            match events.wait_within(limit.saturating_sub(last_progress.elapsed())) {
                 Ok(next) => next,
                 Err(()) => break Some(format!("no acknowledgement within {} s (-W)", args.timeout)),
             }

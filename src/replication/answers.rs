@@ -145,6 +145,7 @@ impl Link {
     }
 
     fn progress(&mut self, index: usize, offset: Offset) {
+        self.touch(index);
         self.backoff.reset();
         let Some(partition) = self.lanes.get(index).map(|lane| lane.partition) else { return };
         if !self.attempts.is_empty() {
@@ -222,14 +223,14 @@ impl Link {
     /// The refused record is in the dead-letter stream (or cannot be read any more): the cursor may pass it. What this hands out
     /// must join the same group as the dead-letter record, so that a crash doubles nothing there.
     pub fn settled(&mut self, now: Now, partition: PartitionId, offset: Offset, out: &mut Vec<LinkOutput>) {
-        let usage = &mut self.usage;
-        if let Some(lane) =
-            self.lanes.binary_search_by_key(&partition, |lane| lane.partition).ok().and_then(|i| self.lanes.get_mut(i))
+        let Some(index) = self.lane_index(partition) else { return };
+        if let Some(lane) = self.lanes.get_mut(index)
             && let Some(Phase::Refused { held }) = lane.phase(offset)
         {
-            lane.set(offset, if held { Phase::Recording } else { Phase::Done }, usage);
+            lane.set(offset, if held { Phase::Recording } else { Phase::Done }, &mut self.usage);
             lane.dirty = true;
         }
+        self.touch(index);
         self.flush(now, out);
     }
 

@@ -47,6 +47,7 @@ impl Link {
             session: session.as_ref().map_or(0, |value| value.stamp),
             pending: VecDeque::new(),
             batch: Vec::new(),
+            touched: Vec::new(),
             backoff: Backoff::new(draw.draw()),
             draw,
             closing: None,
