@@ -153,8 +153,10 @@ fn run_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            // Errors of the configuration begin with their place, so that editors and people find it.
+            let prefix = if failure.code == 2 { "" } else { "forebay: " };
             for line in failure.message.lines() {
-                eprintln!("forebay: {line}");
+                eprintln!("{prefix}{line}");
             }
             ExitCode::from(failure.code)
         }
