@@ -386,7 +386,10 @@ impl Oracle {
             for (offset, stored) in records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic)) {
                 let Some(key) = Key::of(&stored.payload) else { continue };
                 if !self.delivered.contains_key(&(subscriber, key)) {
-                    return Err(format!("the durable subscriber {subscriber} never got {partition}/{offset} ({key})"));
+                    let at = stored.seq;
+                    return Err(format!(
+                        "the durable subscriber {subscriber} never got {partition}/{offset} ({key}) of frame {at}, since {since}"
+                    ));
                 }
             }
         }
