@@ -149,6 +149,8 @@ pub const ADMIN_RECORDS_DEFAULT: usize = 100;
 pub const ADMIN_RECORDS_BYTES_MAX: usize = 4 << 20;
 /// Bytes of an answer that the command line reads: one record of the largest packet, escaped, and some more.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 512 << 20;
+/// Bytes that recovery may write when a stopped data directory is merely looked at.
+pub const VIEW_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a token file.
 pub const TOKEN_FILE_BYTES_MAX: u64 = 4 << 10;
 /// Characters of a token at least.

@@ -8,7 +8,9 @@
 //! - the control state is exactly that of the last group that is there;
 //! - nothing undamaged is reported as damage, and the leader epoch grows with each disorderly stop.
 //!
-//! `FOREBAY_SEEDS=500 cargo test --test log_power_cut` tries as many seeds, `FOREBAY_SEED=17` one.
+//! `FOREBAY_SEEDS=500 cargo test --test power_cut` tries as many seeds, `FOREBAY_SEED=17` one.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test says what it expected by failing")]
 
 use bytes::Bytes;
 use forebay::limits::GROUP_CONTROL_ROOM;
@@ -161,7 +163,7 @@ impl World {
         };
         self.store.kill(); // no crash is planned any more
         let report = &recovered.report;
-        assert!(report.damage.is_empty(), "seed {}: {:#?}", self.seed, report);
+        assert!(report.damage.is_empty(), "seed {}: {report:#?}", self.seed);
         assert_eq!(report.state_error, None);
         if orderly {
             assert!(report.orderly && report.burnt.is_empty(), "seed {}: {report:?}", self.seed);

@@ -60,11 +60,6 @@ impl Book {
         }
     }
 
-    /// Whether a reading was acknowledged.
-    pub fn is_acked(&self, number: u64) -> bool {
-        usize::try_from(number).is_ok_and(|at| self.acked.get(at) == Some(&true))
-    }
-
     /// Numbers of the acknowledged readings.
     pub fn acked(&self) -> impl Iterator<Item = u64> + '_ {
         (0..).zip(&self.acked).filter(|(_, acked)| **acked).map(|(number, _)| number)
@@ -168,7 +163,6 @@ mod tests {
             book.acknowledged(number);
         }
         assert_eq!(book.acked_count, 2);
-        assert!(book.is_acked(2) && !book.is_acked(1) && !book.is_acked(9));
         assert_eq!(book.acked().collect::<Vec<_>>(), [0, 2]);
     }
 

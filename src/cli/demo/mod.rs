@@ -20,14 +20,13 @@ mod stage;
 use super::logger::{self, Filter};
 use super::{Common, Failure, print};
 use crate::admin::client::{Client, ClientError};
-use crate::admin::records::Line;
+use crate::admin::records::{Line, Next};
 use crate::limits::{ADMIN_RECORDS_MAX, DEMO_READINGS_MAX, DEMO_SENSORS_MAX};
 use async_signal::{Signal, Signals};
 use clap::Args;
 use cutter::Cutter;
 use judge::{Judge, Verdict};
 use ledger::Ledger;
-use serde::Deserialize;
 use show::{Column, Report, Scene, Show};
 use smol::stream::StreamExt;
 use stage::{CENTRE_STREAM, Directory, Gateway};
@@ -57,8 +56,8 @@ pub struct DemoArgs {
 const CUT: f64 = 0.15;
 const KILL: f64 = 0.35;
 const RESTART: f64 = 0.40;
-const MEND: f64 = 0.55;
-const QUIET: f64 = 0.70;
+const MEND: f64 = 0.60;
+const QUIET: f64 = 0.85;
 /// How long the sensors may take to connect at first.
 const CONNECT: Duration = Duration::from_secs(15);
 /// How long the drain may take beyond the demo's length: for slow machines and a back-off that has grown.
@@ -182,12 +181,6 @@ impl Court {
     }
 }
 
-/// The last line of a page.
-#[derive(Deserialize)]
-struct Next {
-    next: String,
-}
-
 /// Reads one page; whether it held anything.
 fn read_page(client: &mut Client, from: &mut String, judge: &Mutex<Judge>) -> Result<bool, ClientError> {
     let target = format!("/api/v1/streams/{CENTRE_STREAM}/records?from={from}&limit={ADMIN_RECORDS_MAX}");
@@ -196,7 +189,7 @@ fn read_page(client: &mut Client, from: &mut String, judge: &Mutex<Judge>) -> Re
     let mut judge = lock(judge);
     for line in body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         if let Ok(Next { next }) = serde_json::from_slice(line) {
-            *from = next;
+            *from = next.into_owned();
         } else if let Ok(line) = serde_json::from_slice::<Line<'_>>(line) {
             any = true;
             judge.record(&line);
@@ -420,6 +413,7 @@ impl Play {
             drain_records: drain.records,
             drain_seconds: rounded(drain.seconds()),
             drain_rate: drain.rate().round(),
+            link_bytes: self.link.bytes(),
             sensors: self.ledger.sensors.len() as u64,
             qos2_sensors: self.ledger.sensors.iter().filter(|sensor| sensor.qos == 2).count() as u64,
             seconds: rounded(begun.elapsed().as_secs_f64()),

@@ -170,7 +170,7 @@ fn connection(sensor: &Sensor, window: &Mutex<Window>, client: Client, events: &
     // Kept here only until CONNACK; from then on the window has it, and whoever ends the demo takes it from there.
     let mut waiting = Some(client);
     loop {
-        match events.next() {
+        match events.wait() {
             None => return "ended".into(),
             Some(Err(trouble)) => return trouble.0,
             Some(Ok(Seen::Connected)) => {
@@ -200,12 +200,10 @@ fn note(sensor: &Sensor, window: &Mutex<Window>, seen: &Seen) {
                 sensor.book().acknowledged(number);
             }
         }
-        Seen::Refused(id, reason) => {
-            if window.open.remove(id).is_some() {
-                let mut book = sensor.book();
-                book.refused += 1;
-                book.trouble = Some(reason.clone());
-            }
+        Seen::Refused(id, reason) if window.open.remove(id).is_some() => {
+            let mut book = sensor.book();
+            book.refused += 1;
+            book.trouble = Some(reason.clone());
         }
         _ => {}
     }

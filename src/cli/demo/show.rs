@@ -160,6 +160,8 @@ pub struct Report {
     pub drain_seconds: f64,
     /// Of these, a second.
     pub drain_rate: f64,
+    /// Bytes that went over the link towards the centre.
+    pub link_bytes: u64,
     /// Sensors.
     pub sensors: u64,
     /// Those that publish at QoS 2.
@@ -217,6 +219,7 @@ pub fn table(report: &Report, qos1: &Column, qos2: &Column, colour: bool) -> Str
             print::count(report.drain_rate as u64)
         );
     }
+    out += &format!("link            {} towards the centre\n", print::bytes(report.link_bytes));
     out
 }
 
@@ -240,6 +243,7 @@ mod tests {
             drain_records: 1200,
             drain_seconds: 0.05,
             drain_rate: 24_000.0,
+            link_bytes: 300_000,
             sensors: 12,
             qos2_sensors: 4,
             seconds: 18.0,

@@ -215,14 +215,12 @@ impl End {
         // Exactly what was cut off is known if its headers can be read one behind the other up to the end of a group.
         let mut ranges = Vec::new();
         let mut place = self.place;
-        let mut next = self.next;
         let mut ended = false;
-        for leftover in &self.leftovers {
-            let Some(raw) = leftover.header.filter(|raw| raw.header.seq == next && leftover.place == place) else {
+        for (seq, leftover) in (self.next..).zip(&self.leftovers) {
+            let Some(raw) = leftover.header.filter(|raw| raw.header.seq == seq && leftover.place == place) else {
                 return Verdict::Unknown;
             };
             place = leftover.until;
-            next += 1;
             ended = raw.header.is_last();
             if raw.header.kind == FrameKind::Batch {
                 ranges.push((raw.header.partition, raw.header.base_offset, raw.header.next_offset()));

@@ -13,6 +13,8 @@ mod end;
 mod partitions;
 mod rebuild;
 pub(crate) mod survey;
+#[cfg(test)]
+mod tests;
 
 use self::end::End;
 use self::partitions::Found;

@@ -82,7 +82,8 @@ pub(super) fn fresh(
     stamp: Seq,
 ) -> Result<(Recovered, CommitTail), RecoveryError> {
     report.fresh = true;
-    tidy(store, survey, 0, 0, &mut report)?;
+    let (empty, _) = odd_ones(store, survey, 0, &mut report)?;
+    give_back(store, survey, empty, 0, &mut report);
     if stamp > 0 {
         report.state = StateOutcome::Rebuilt("there is no log to it".into());
     }
@@ -96,15 +97,13 @@ pub(super) fn fresh(
     Ok((recovered, CommitTail { next_number, ..CommitTail::fresh(log_id, context.salt_seed) }))
 }
 
-/// Gives segments back that hold nothing, and those that were freed and came back. Whether a newest segment without a header may
-/// have held something.
-fn tidy(
+/// Looks at the segments whose headers do not serve. Which may be given back, and whether one of them may have held something.
+fn odd_ones(
     store: &dyn LogStore,
     survey: &Survey,
-    log_start: u64,
     last: Seq,
     report: &mut RecoveryReport,
-) -> Result<bool, StoreError> {
+) -> Result<(Vec<u64>, bool), StoreError> {
     let mut held = false;
     let mut empty: Vec<u64> = survey.void.clone();
     for number in &survey.blank {
@@ -120,6 +119,13 @@ fn tidy(
             }
         }
     }
+    survey.headless.iter().for_each(|number| report.damaged(whole(DamageKind::Header, *number)));
+    survey.foreign.iter().for_each(|number| report.damaged(whole(DamageKind::Foreign, *number)));
+    Ok((empty, held))
+}
+
+/// Gives segments back: those that hold nothing, and those that were freed and came back. Only once what says so is durable.
+fn give_back(store: &dyn LogStore, survey: &Survey, mut empty: Vec<u64>, log_start: u64, report: &mut RecoveryReport) {
     empty.extend(survey.plans.iter().map(|plan| plan.header.number).filter(|number| *number < log_start));
     empty.sort_unstable();
     for number in empty {
@@ -127,9 +133,6 @@ fn tidy(
             report.recycled.push(number);
         }
     }
-    survey.headless.iter().for_each(|number| report.damaged(whole(DamageKind::Header, *number)));
-    survey.foreign.iter().for_each(|number| report.damaged(whole(DamageKind::Foreign, *number)));
-    Ok(held)
 }
 
 fn whole(kind: DamageKind, segment: u64) -> Damage {
@@ -146,7 +149,7 @@ impl Found<'_> {
         mut report: RecoveryReport,
     ) -> Result<(Recovered, CommitTail), RecoveryError> {
         self.missing_segments(&mut report);
-        let held = tidy(store, self.survey, self.rebuilt.log_start.segment, self.last, &mut report)?;
+        let (empty, held) = odd_ones(store, self.survey, self.last, &mut report)?;
         let lost_tail = self.stamp > self.last && self.stamp - self.last < STAMP_AHEAD_MAX;
         let verdict = match &self.end {
             _ if held || lost_tail => Verdict::Unknown,
@@ -160,6 +163,7 @@ impl Found<'_> {
         let (partitions, burn_new) = self.partitions(&verdict, &mut pending, &mut report);
         let next_seq = self.next_seq(clean, lost_tail || held);
         let active = self.continue_at(store, next_seq, &mut report)?;
+        give_back(store, self.survey, empty, self.rebuilt.log_start.segment, &mut report);
         let newest =
             self.end.as_ref().map(|end| end.index.summary()).filter(|summary| summary.last_seq >= summary.first_seq);
         let (recent, recent_ranges) = match (&active, newest) {

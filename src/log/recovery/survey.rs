@@ -86,7 +86,8 @@ pub(crate) fn judge(headers: &BTreeMap<u64, Option<SegmentHeader>>, segment_size
             survey.void.push(*number);
             continue;
         }
-        survey.plans.push(SegmentPlan { header, valid_to });
+        let named = newer.is_some_and(|newer| newer.previous == *number && newer.previous_last != Seq::MAX);
+        survey.plans.push(SegmentPlan { header, valid_to, exact: named });
         valid_to = valid_to.min(header.previous_last);
         newer = Some(header);
     }
@@ -263,7 +264,7 @@ fn scan(
             Found::End { .. } => break,
         }
     }
-    if next <= plan.valid_to && plan.valid_to != Seq::MAX {
+    if next <= plan.valid_to && plan.exact {
         losses.missing(number, next, plan.valid_to, &lost);
         let seqs = Some((next, plan.valid_to));
         let kind = DamageKind::MissingFrames;

@@ -1,13 +1,26 @@
-use super::super::trust::Mark;
-use super::*;
-use crate::config;
-use crate::log::commit::Committer;
-use crate::log::control::{ControlKind, ControlRecord};
-use crate::log::record::NewRecord;
-use crate::log::{Log, LogConfig};
-use crate::mqtt::{Publish, QoS, Text};
-use crate::types::{Now, PartitionId, StreamId};
+//! Opening a data directory on a real file system: what a stop, a crash, a power cut, damage and a full disk leave is gone on from,
+//! nothing is deleted that is not ours, and each finding is told.
+#![allow(clippy::unwrap_used, reason = "the helpers of these tests are tests too")]
+
+use forebay::config;
+use forebay::log::commit::Committer;
+use forebay::log::control::{ControlKind, ControlRecord};
+use forebay::log::record::NewRecord;
+use forebay::log::recovery::RecoveryReport;
+use forebay::log::store::StateStore;
+use forebay::log::{Log, LogConfig};
+use forebay::mqtt::{Publish, QoS, Text};
+use forebay::settings::Settings;
+use forebay::storage::{FileStore, Opened, open, open_existing};
+use forebay::types::{LogId, Now, PartitionId, StreamId};
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// As if what stands there had been written before the last power cut: under another boot of the kernel.
+fn power_cut(dir: &Path) {
+    fs::write(dir.join("state.mark"), format!("{:511}\n", "open 5")).unwrap();
+}
 
 fn settings(dir: &Path) -> Settings {
     let sets = [
@@ -178,8 +191,7 @@ fn after_a_power_cut_the_state_is_rebuilt_from_the_log() {
     let mut first = house(dir.path());
     first.fill(300);
     drop(first);
-    // As if another boot had written it.
-    Mark::Open(BootId([9; 16])).write(&dir.path().join("state.mark")).unwrap();
+    power_cut(dir.path());
     let again = house(dir.path());
     assert!(
         texts(&again.opened).contains("the state was rebuilt from the log (the power was cut since it was written)")
@@ -295,8 +307,7 @@ fn a_disk_that_is_full_already_opens_and_nothing_is_lost() {
         assert_eq!(again.cursor(), "reading 49", "{}", texts(&again.opened));
         assert_eq!(again.log.leo(STREAM) % 50, 0);
         drop(again);
-        // After a power cut, too.
-        Mark::Open(BootId([9; 16])).write(&dir.join("state.mark")).unwrap();
+        power_cut(&dir);
         let mut again = house(&dir);
         assert_eq!(again.cursor(), "reading 49", "{}", texts(&again.opened));
         again.append("reading 49");
