@@ -311,6 +311,12 @@ impl Gateway {
                 Ok(())
             }
             Output::Ack { conn, packet, gate } => {
+                if let Packet::PubAck(ack) | Packet::PubRec(ack) = &packet
+                    && ack.reason.is_failure()
+                    && let Some(key) = world.net.pipes.get(&conn).and_then(|pipe| pipe.published.get(&ack.packet_id))
+                {
+                    world.oracle.refused(*key);
+                }
                 let gate = if self.bug == Bug::AckBeforeSync { 0 } else { gate };
                 match self.threads[index].acks.push(conn, packet, gate) {
                     Some(packet) => self.send(conn, packet, world),

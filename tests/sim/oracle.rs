@@ -53,6 +53,8 @@ pub struct Oracle {
     link_once: bool,
     promises: BTreeMap<Key, Promise>,
     acked: BTreeMap<Key, Acks>,
+    /// Refused at least once: what comes of a second try is out of the publisher's order.
+    refused: BTreeSet<Key>,
     sealed: VecDeque<Sealed>,
     truth: BTreeMap<PartitionId, Records>,
     /// Freed by retention: offsets below are not looked for.
@@ -85,6 +87,7 @@ impl Oracle {
             link_once: plan.shape.link_qos == 2,
             promises: BTreeMap::new(),
             acked: BTreeMap::new(),
+            refused: BTreeSet::new(),
             sealed: VecDeque::new(),
             truth: BTreeMap::new(),
             starts: BTreeMap::new(),
@@ -162,7 +165,8 @@ impl Oracle {
         if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once) {
             return Err(format!("{key} at QoS 2 in a durable session is stored more than once: {places:?}"));
         }
-        if places.len() == 1 {
+        let ordered = self.promises.get(&key).is_some_and(|promise| promise.ordered) && !self.refused.contains(&key);
+        if places.len() == 1 && ordered {
             let newest = self.newest.entry((key.publisher, partition)).or_default();
             if key.number < *newest {
                 return Err(format!("{key} is stored first behind #{newest} of the same publisher in {partition}"));
@@ -274,6 +278,11 @@ impl Oracle {
         }
         self.acked.insert(key, level);
         Ok(())
+    }
+
+    /// The engine refuses this message.
+    pub fn refused(&mut self, key: Key) {
+        self.refused.insert(key);
     }
 
     /// A look at a partition's ends.

@@ -242,7 +242,9 @@ impl Publisher {
             QoS::AtLeastOnce => level,
             QoS::ExactlyOnce => level.max(Acks::Synced),
         };
-        world.oracle.promised(key, Promise { level, once: self.durable && qos == QoS::ExactlyOnce });
+        let ordered = self.version != Version::V5 || self.topics.iter().all(|(_, acks)| *acks != Acks::Replicated);
+        let once = self.durable && qos == QoS::ExactlyOnce;
+        world.oracle.promised(key, Promise { level, once, ordered });
         if qos == QoS::AtMostOnce {
             world.net.send(conn, Packet::Publish(publish));
             return;
