@@ -232,7 +232,11 @@ fn pings_that_are_answered_do_not_hide_that_nothing_is_acknowledged() {
         }
     });
     let short = Duration::from_millis(2_500);
-    let driver = Driver::start(DriverConfig { keep_alive: Duration::from_secs(1), ack_timeout: short, ..config(port, false, 1) });
+    let driver = Driver::start(DriverConfig {
+        keep_alive: Duration::from_secs(1),
+        ack_timeout: short,
+        ..config(port, false, 1)
+    });
     assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
     thread::sleep(Duration::from_millis(3_000)); // nothing is due: the timer does not run
     let mut publish = message("t", "x");
@@ -336,7 +340,11 @@ fn mosquitto_there() -> bool {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').map(str::to_owned).chain(["/usr/sbin".to_owned()]).map(|dir| Path::new(&dir).join(program)).find(|p| p.exists())
+    path.split(':')
+        .map(str::to_owned)
+        .chain(["/usr/sbin".to_owned()])
+        .map(|dir| Path::new(&dir).join(program))
+        .find(|p| p.exists())
 }
 
 impl Mosquitto {
@@ -377,7 +385,20 @@ impl Mosquitto {
     fn subscribe(&self, extra: &[&str]) -> Subscriber {
         let file = self.dir.path().join("received");
         let child = Command::new(find("mosquitto_sub").unwrap())
-            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-i", "sub", "-q", "2", "-t", "up/#", "-t", "ready"])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &self.port.to_string(),
+                "-i",
+                "sub",
+                "-q",
+                "2",
+                "-t",
+                "up/#",
+                "-t",
+                "ready",
+            ])
             .args(["-F", "%t %p", "-V", "mqttv5"])
             .args(extra)
             .stdout(std::fs::File::create(&file).unwrap())
@@ -522,7 +543,10 @@ impl Gateway {
                     Want::Pass => {}
                     Want::Full => break,
                     Want::Send => {
-                        let size = publish_len(&Publish { qos: QoS::AtLeastOnce, packet_id: 1, ..record.clone() }, self.version);
+                        let size = publish_len(
+                            &Publish { qos: QoS::AtLeastOnce, packet_id: 1, ..record.clone() },
+                            self.version,
+                        );
                         assert!(self.link.offer(PARTITION, offset, record.clone(), size, &mut outputs));
                     }
                 }
@@ -610,7 +634,8 @@ impl Cutter {
                     thread::spawn(move || {
                         let mut buffer = [0; 4096];
                         while let Ok(count) = from.read(&mut buffer) {
-                            if count == 0 || !swallow.load(Ordering::Relaxed) && to.write_all(&buffer[..count]).is_err() {
+                            if count == 0 || !swallow.load(Ordering::Relaxed) && to.write_all(&buffer[..count]).is_err()
+                            {
                                 break;
                             }
                         }
@@ -694,8 +719,10 @@ fn a_black_hole_is_left_and_everything_arrives_all_the_same() {
     let broker = Mosquitto::start("");
     let subscriber = broker.subscribe(&[]);
     let cutter = Cutter::start(broker.port);
-    let mut gateway =
-        Gateway::new(DriverConfig { keep_alive: Duration::from_secs(1), ..config(cutter.port, true, 2) }, records(2_000));
+    let mut gateway = Gateway::new(
+        DriverConfig { keep_alive: Duration::from_secs(1), ..config(cutter.port, true, 2) },
+        records(2_000),
+    );
     gateway.run_to(500);
     cutter.swallow.store(true, Ordering::Relaxed);
     let begun = Instant::now();
@@ -801,14 +828,17 @@ fn mutual_tls_reads_its_files_at_each_connection() {
     std::fs::write(dir.join("gw.key"), &client.1).unwrap();
     assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
     let payload = "x".repeat(100_000);
-    driver.order(LinkOrder::Publish((1..=50).map(|packet_id| Publish { packet_id, ..message("up/t", &payload) }).collect()));
+    driver.order(LinkOrder::Publish(
+        (1..=50).map(|packet_id| Publish { packet_id, ..message("up/t", &payload) }).collect(),
+    ));
     let mut acks = 0;
     while acks < 50 {
         let LinkEvent::Acks(some) = driver.next() else { panic!("acks") };
         acks += some.len();
     }
     // A certificate for another name is not taken.
-    let tls = UpstreamTls { ca_file: Some(dir.join("ca.pem")), server_name: Some("other".into()), ..UpstreamTls::default() };
+    let tls =
+        UpstreamTls { ca_file: Some(dir.join("ca.pem")), server_name: Some("other".into()), ..UpstreamTls::default() };
     let driver = Driver::start(DriverConfig { tls: Some(tls), ..config(broker.port, true, 1) });
     let LinkEvent::Down(down) = driver.connect() else { panic!("it cannot be up") };
     assert!(down.reason.starts_with("TLS with 127.0.0.1"), "{}", down.reason);

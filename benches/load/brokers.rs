@@ -40,7 +40,9 @@ impl Broker {
         fs::write(&config, text)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command.arg("run").arg("--config").arg(&config);
-        extra.iter().for_each(|value| drop(command.arg("--set").arg(value)));
+        for value in extra {
+            command.arg("--set").arg(value);
+        }
         Self::start(command, address, &dir.join("forebay.log"))
     }
 

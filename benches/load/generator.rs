@@ -115,7 +115,8 @@ impl Client {
     }
 
     fn subscribe(&mut self, filter: &str, qos: u8) -> Result<()> {
-        let options = SubscribeOptions { qos: QoS::from_bits(qos).ok_or("QoS is 0 to 2")?, ..SubscribeOptions::default() };
+        let options =
+            SubscribeOptions { qos: QoS::from_bits(qos).ok_or("QoS is 0 to 2")?, ..SubscribeOptions::default() };
         let filters = vec![(Text::from(filter), options)];
         let subscribe = Subscribe { packet_id: 1, filters, properties: SubscribeProperties::default() };
         self.stream.write_all(&bytes_of(&Packet::Subscribe(Box::new(subscribe)))?)?;
@@ -231,8 +232,14 @@ impl Generator {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&epoll, &client.stream, epoll::EventData::new_u64(number as u64), flags)?;
         }
-        let mut generator =
-            Self { epoll, clients, shape: scenario.shape, buffer: vec![0; READ_BYTES], sent_at: Vec::new(), published: 0 };
+        let mut generator = Self {
+            epoll,
+            clients,
+            shape: scenario.shape,
+            buffer: vec![0; READ_BYTES],
+            sent_at: Vec::new(),
+            published: 0,
+        };
         generator.begin()?;
         Ok(generator)
     }
@@ -316,7 +323,12 @@ impl Generator {
                     client.push(id, now);
                 }
                 // PUBREC is answered by PUBREL.
-                0x50 => client.out.extend_from_slice(&[0x62, 2, body.first().copied().unwrap_or(0), body.get(1).copied().unwrap_or(0)]),
+                0x50 => client.out.extend_from_slice(&[
+                    0x62,
+                    2,
+                    body.first().copied().unwrap_or(0),
+                    body.get(1).copied().unwrap_or(0),
+                ]),
                 0x30 => {
                     let sent = usize::try_from(client.received).unwrap_or_default() % sent_at.len().max(1);
                     if let Some(sent) = sent_at.get(sent) {

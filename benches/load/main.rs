@@ -73,8 +73,11 @@ fn scenarios() -> Vec<Scenario> {
         shape: Shape::Publish { qos, connections, window },
         payload,
     };
-    let fan_out =
-        |name, qos, subscribers, window| Scenario { name, shape: Shape::FanOut { qos, subscribers, window }, payload: 100 };
+    let fan_out = |name, qos, subscribers, window| Scenario {
+        name,
+        shape: Shape::FanOut { qos, subscribers, window },
+        payload: 100,
+    };
     vec![
         publish("qos1 1x1", 1, 1, 1, 100),
         publish("qos1 10x20", 1, 10, 20, 100),
@@ -154,7 +157,12 @@ fn main() -> Result<()> {
         }
         if !plain.is_empty() {
             let ratio = median(ours.iter().zip(&plain).map(|(ours, plain)| ours.rate / plain).collect());
-            println!("{:<20} {:<10} {:>11.1} k/s   forebay is {ratio:.2} of it", scenario.name, "plain", median(plain) / 1e3);
+            println!(
+                "{:<20} {:<10} {:>11.1} k/s   forebay is {ratio:.2} of it",
+                scenario.name,
+                "plain",
+                median(plain) / 1e3
+            );
         }
     }
     println!("forebay: peak RSS {:.1} MiB", forebay.peak_rss_mib()?);

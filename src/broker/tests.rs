@@ -29,8 +29,9 @@ fn subscribe(client: &mut Client, filter: &str, qos: QoS) {
 
 /// Publishes `count` at QoS 1 and waits for all answers.
 fn publish_all(client: &mut Client, count: u16) {
+    let version = client.decoder.version().unwrap();
     for id in 1..=count {
-        client.send(&Packet::Publish(publish(QoS::AtLeastOnce, id, b"reading")), Version::V311);
+        client.send(&Packet::Publish(publish(QoS::AtLeastOnce, id, b"reading")), version);
     }
     for id in 1..=count {
         assert_eq!(client.wait(), Some(Packet::PubAck(Ack::new(id, Reason::SUCCESS))));
@@ -111,6 +112,23 @@ fn a_second_gateway_on_the_same_data_or_port_is_refused_with_a_sentence() {
     assert!(error.starts_with("listener[0].bind: cannot listen on"), "{error}");
     handle.stop().unwrap();
     start(same_port).unwrap().stop().unwrap();
+}
+
+#[test]
+fn a_restart_goes_on_with_the_next_offset_and_keeps_what_was_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 1..=3 {
+        let handle = start(settings(dir.path(), "")).unwrap();
+        let mut client = Client::connected(handle.addresses[0], Version::V5);
+        publish_all(&mut client, 20);
+        let mut control = admin::client::Client::new(dir.path());
+        let target = "/api/v1/streams/telemetry/partitions/0/records?from=earliest&limit=1000";
+        let answer: serde_json::Value = serde_json::from_slice(&control.get(target).unwrap()).unwrap();
+        let offsets: Vec<u64> =
+            answer["records"].as_array().unwrap().iter().map(|it| it["offset"].as_u64().unwrap()).collect();
+        assert_eq!(offsets, (0..round * 20).collect::<Vec<_>>());
+        handle.stop().unwrap();
+    }
 }
 
 #[test]

@@ -102,7 +102,7 @@ struct Tally {
 
 /// Publishes everything; code 1 unless every message is acknowledged.
 pub fn run(common: &Common, args: &PubArgs) -> Result<(), Failure> {
-    if args.acks.is_some() && !args.connect.v5 {
+    if args.acks.is_some() && !args.connect.v5() {
         return Err(Failure::usage("--acks travels as a property of MQTT 5; leave -V 311 away, or --acks"));
     }
     let whole = match &args.payload {

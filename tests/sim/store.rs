@@ -51,10 +51,10 @@ impl LogStore for Disk {
         let result = self.memory.sync(number);
         match result {
             Err(_) if self.bug == Bug::SyncAgain && !self.memory.is_dead() => return self.memory.sync(number),
-            Err(_) => {
+            Err(_) if !self.memory.is_dead() => {
                 failed.insert(number);
             }
-            Ok(()) => {}
+            _ => {}
         }
         result
     }

@@ -155,7 +155,10 @@ impl Subscriber {
 
     fn message(&mut self, publish: &Publish, world: &mut Surroundings<'_>) -> Check {
         if !matches(self.filter.as_bytes(), publish.topic.as_bytes()) || publish.qos > self.qos {
-            return Err(format!("{} gets {} at {:?}", self.name, publish.topic, publish.qos));
+            return Err(format!(
+                "{} ({} at {:?}) gets {} at {:?}",
+                self.name, self.filter, self.qos, publish.topic, publish.qos
+            ));
         }
         if publish.qos != QoS::AtMostOnce {
             self.open.insert(publish.packet_id);

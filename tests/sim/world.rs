@@ -194,7 +194,8 @@ impl World {
 
     /// Recovery, and a new engine on what it found. The process may die in the middle of it, once.
     fn start(&mut self) -> Check {
-        if self.rough && self.rng.permille(300) {
+        let dies = self.plan.faults.power || self.plan.faults.kill;
+        if self.rough && dies && self.rng.permille(300) {
             self.disk.memory.crash_after(self.rng.below(10));
         }
         let mut opened = self.open();

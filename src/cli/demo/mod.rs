@@ -56,8 +56,8 @@ pub struct DemoArgs {
 const CUT: f64 = 0.15;
 const KILL: f64 = 0.35;
 const RESTART: f64 = 0.40;
-const MEND: f64 = 0.55;
-const QUIET: f64 = 0.70;
+const MEND: f64 = 0.60;
+const QUIET: f64 = 0.85;
 /// How long the sensors may take to connect at first.
 const CONNECT: Duration = Duration::from_secs(15);
 /// How long the drain may take beyond the demo's length: for slow machines and a back-off that has grown.
