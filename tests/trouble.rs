@@ -265,7 +265,7 @@ fn a_wrong_upstream_is_explained_and_tried_again() {
         ("credentials", &["user name", "password", "credential"]),
         ("authorized", &["authorized", "authorised"]),
         ("old", &["version", "3.1.1"]),
-        ("web", &["MQTT", "malformed", "protocol"]),
+        ("web", &["CONNACK", "malformed", "protocol"]),
         ("nobody", &["refused"]),
         ("noname", &["no-such-host", "name", "resolve", "lookup"]),
     ];
