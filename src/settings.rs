@@ -1,5 +1,6 @@
 //! The checked values of the configuration, as plain data that the core may read. `config.rs` makes them.
 
+use crate::limits::{GATEWAY_ID_MAX, STREAM_NAME_MAX};
 use crate::types::Acks;
 use std::path::PathBuf;
 
@@ -223,6 +224,13 @@ pub struct MqttUpstream {
     pub topic: String,
 }
 
+impl MqttUpstream {
+    /// The client identifier on this link: the configured one, or one made of the gateway's id and the upstream's name.
+    pub fn client_id(&self, gateway_id: &str, upstream: &str) -> String {
+        self.client_id.clone().unwrap_or_else(|| format!("forebay-{gateway_id}-{upstream}"))
+    }
+}
+
 /// TLS towards an upstream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpstreamTls {
@@ -234,4 +242,16 @@ pub struct UpstreamTls {
     pub key_file: Option<PathBuf>,
     /// Name to check instead of the host.
     pub server_name: Option<String>,
+}
+
+/// Whether `id` may name a gateway: it stands in `forebay-source` between slashes and in topics, so `[A-Za-z0-9._-]`, 1 to 64.
+pub fn valid_gateway_id(id: &str) -> bool {
+    (1..=GATEWAY_ID_MAX).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// Whether `name` may name a stream or an upstream: `[a-z0-9_-]`, 1 to 64.
+pub fn valid_name(name: &str) -> bool {
+    (1..=STREAM_NAME_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte))
 }

@@ -103,15 +103,6 @@ pub enum CloseCause {
     Ordered,
 }
 
-/// When an acknowledgement may leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// In the next send.
-    Now,
-    /// Once this frame is synced.
-    Synced(Seq),
-}
-
 /// Outputs of a step, in order, kept by the caller between steps so that nothing is allocated anew.
 pub type Outputs = Vec<Output>;
 
@@ -126,6 +117,8 @@ pub enum Output {
         version: Version,
         /// Bytes of the largest packet that the client takes; larger ones are not sent [MQTT-3.1.2-24].
         max_packet_size: u32,
+        /// QoS 1 and 2 messages that may come in unacknowledged, as announced; `None` is no bound.
+        receive_max: Option<u16>,
         /// Nanoseconds without a packet after which the shell closes with KEEP_ALIVE_TIMEOUT (1.5 × keep alive); `None` never.
         idle_limit_ns: Option<u64>,
     },
@@ -140,7 +133,7 @@ pub enum Output {
     Deliver {
         /// To whom.
         subscribers: Arc<[ConnId]>,
-        /// What; QoS 0, no packet id.
+        /// What; it is sent at QoS 0 and without RETAIN, whatever it says.
         publish: Arc<Publish>,
     },
     /// An acknowledgement of a publisher: PUBACK, PUBREC, PUBCOMP (and PUBREL, SUBACK after a synced change) in a queue per thread.
@@ -149,8 +142,8 @@ pub enum Output {
         conn: ConnId,
         /// What.
         packet: Packet,
-        /// When.
-        gate: Gate,
+        /// The frame that must be synced before it leaves; 0 is none.
+        gate: Seq,
     },
     /// The front of the inbox is a PUBLISH that must wait: do not read this connection, suspend its keep-alive.
     Hold {

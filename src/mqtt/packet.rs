@@ -83,6 +83,48 @@ pub enum Packet {
     Auth(Box<Auth>),
 }
 
+impl Packet {
+    /// Whether it has a reason string or user properties, and is no request: what a peer can do without.
+    pub fn has_diagnostics(&self) -> bool {
+        let said = |p: &AckProperties| p.reason_string.is_some() || !p.user.is_empty();
+        match self {
+            Self::ConnAck(connack) => connack.properties.reason_string.is_some() || !connack.properties.user.is_empty(),
+            Self::PubAck(ack) | Self::PubRec(ack) | Self::PubRel(ack) | Self::PubComp(ack) => {
+                ack.properties.as_deref().is_some_and(said)
+            }
+            Self::SubAck(ack) | Self::UnsubAck(ack) => said(&ack.properties),
+            Self::Disconnect(end) => end.properties.reason_string.is_some() || !end.properties.user.is_empty(),
+            Self::Auth(auth) => auth.properties.reason_string.is_some() || !auth.properties.user.is_empty(),
+            Self::Connect(_) | Self::Publish(_) | Self::Subscribe(_) | Self::Unsubscribe(_) => false,
+            Self::PingReq | Self::PingResp => false,
+        }
+    }
+
+    /// The same without reason string and user properties, where [`Packet::has_diagnostics`]: for a packet that would be too large,
+    /// or a client that asked for no problem information (which concerns neither CONNACK nor DISCONNECT) [MQTT-3.1.2-29].
+    pub fn without_diagnostics(mut self) -> Self {
+        match &mut self {
+            Self::ConnAck(connack) => {
+                connack.properties.reason_string = None;
+                connack.properties.user.clear();
+            }
+            Self::PubAck(ack) | Self::PubRec(ack) | Self::PubRel(ack) | Self::PubComp(ack) => ack.properties = None,
+            Self::SubAck(ack) | Self::UnsubAck(ack) => ack.properties = AckProperties::default(),
+            Self::Disconnect(end) => {
+                end.properties.reason_string = None;
+                end.properties.user.clear();
+            }
+            Self::Auth(auth) => {
+                auth.properties.reason_string = None;
+                auth.properties.user.clear();
+            }
+            Self::Connect(_) | Self::Publish(_) | Self::Subscribe(_) | Self::Unsubscribe(_) => {}
+            Self::PingReq | Self::PingResp => {}
+        }
+        self
+    }
+}
+
 /// CONNECT [MQTT-3.1].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
@@ -147,6 +189,40 @@ pub struct Publish {
     pub properties: Option<Box<PublishProperties>>,
     /// Application message.
     pub payload: Bytes,
+}
+
+impl Publish {
+    /// A message at QoS 0, without properties.
+    pub fn new(topic: impl Into<Text>, payload: impl Into<Bytes>) -> Self {
+        Self {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: topic.into(),
+            packet_id: 0,
+            properties: None,
+            payload: payload.into(),
+        }
+    }
+
+    /// The same at another QoS, under an identifier; at QoS 0 there is none.
+    pub fn at(mut self, qos: QoS, packet_id: u16) -> Self {
+        self.qos = qos;
+        self.packet_id = if qos == QoS::AtMostOnce { 0 } else { packet_id };
+        self
+    }
+
+    /// The same, to be retained.
+    pub fn retained(mut self) -> Self {
+        self.retain = true;
+        self
+    }
+
+    /// The value of the first user property of that name (5.0).
+    pub fn user(&self, name: &str) -> Option<&Text> {
+        let list = &self.properties.as_deref()?.user;
+        list.iter().find(|(given, _)| given.as_bytes() == name.as_bytes()).map(|(_, value)| value)
+    }
 }
 
 /// PUBACK, PUBREC, PUBREL, PUBCOMP.

@@ -88,8 +88,62 @@ impl Reason {
     /// Wildcard subscriptions not supported.
     pub const WILDCARDS_NOT_SUPPORTED: Self = Self(0xA2);
 
+    /// SUBACK: granted QoS 1.
+    pub const GRANTED_QOS_1: Self = Self(0x01);
+    /// SUBACK: granted QoS 2.
+    pub const GRANTED_QOS_2: Self = Self(0x02);
+
     /// Whether it says that something failed.
     pub fn is_failure(self) -> bool {
         self.0 >= 0x80
+    }
+
+    /// Whether it may stand in a CONNACK of 5.0 [MQTT-3.2.2-8].
+    pub fn in_connack(self) -> bool {
+        matches!(self.0, 0x00 | 0x80..=0x8A | 0x8C | 0x90 | 0x95 | 0x97 | 0x99..=0x9D | 0x9F)
+    }
+
+    /// Whether it may stand in PUBACK and PUBREC [MQTT-3.4.2-1] [MQTT-3.5.2-1].
+    pub fn in_publish_ack(self) -> bool {
+        matches!(self.0, 0x00 | 0x10 | 0x80 | 0x83 | 0x87 | 0x90 | 0x91 | 0x97 | 0x99)
+    }
+
+    /// Whether it may stand in PUBREL and PUBCOMP [MQTT-3.6.2-1] [MQTT-3.7.2-1].
+    pub fn in_release(self) -> bool {
+        matches!(self.0, 0x00 | 0x92)
+    }
+
+    /// Whether it may stand in a SUBACK of 5.0 [MQTT-3.9.3-2].
+    pub fn in_suback(self) -> bool {
+        matches!(self.0, 0x00..=0x02 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91 | 0x97 | 0x9E | 0xA1 | 0xA2)
+    }
+
+    /// Whether it may stand in an UNSUBACK [MQTT-3.11.3-2].
+    pub fn in_unsuback(self) -> bool {
+        matches!(self.0, 0x00 | 0x11 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91)
+    }
+
+    /// Whether it may stand in a DISCONNECT [MQTT-3.14.2-1]. (0x8C is missing in the table there, but section 2.4 has it.)
+    pub fn in_disconnect(self) -> bool {
+        matches!(self.0, 0x00 | 0x04 | 0x80..=0x83 | 0x87 | 0x89 | 0x8B..=0x90 | 0x93..=0xA2)
+    }
+
+    /// Whether it may stand in an AUTH [MQTT-3.15.2-1].
+    pub fn in_auth(self) -> bool {
+        matches!(self.0, 0x00 | 0x18 | 0x19)
+    }
+
+    /// The return code of a 3.1.1 CONNACK that says the same; `None` where there is none and the connection is just closed
+    /// [MQTT-3.2.2-6].
+    pub fn return_code(self) -> Option<Self> {
+        match self {
+            Self::SUCCESS => Some(Self(0)),
+            Self::UNSUPPORTED_VERSION => Some(Self(1)),
+            Self::CLIENT_ID_NOT_VALID => Some(Self(2)),
+            Self::SERVER_UNAVAILABLE | Self::SERVER_BUSY => Some(Self(3)),
+            Self::BAD_USERNAME_OR_PASSWORD => Some(Self(4)),
+            Self::NOT_AUTHORIZED | Self::BANNED => Some(Self(5)),
+            _ => None,
+        }
     }
 }

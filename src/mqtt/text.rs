@@ -3,6 +3,17 @@
 use bytes::Bytes;
 use core::fmt;
 
+/// Whether these bytes are UTF-8 without U+0000 [MQTT-1.5.4-1] [MQTT-1.5.4-2]. One pass over ASCII, which nearly all of it is.
+pub(super) fn is_text(bytes: &[u8]) -> bool {
+    // Two bytes of state, not a bool: so the compiler uses wide instructions.
+    let (mut union, mut nul) = (0_u8, 0_u8);
+    for &byte in bytes {
+        union |= byte;
+        nul |= u8::from(byte == 0);
+    }
+    nul == 0 && (union < 0x80 || core::str::from_utf8(bytes).is_ok())
+}
+
 /// Valid UTF-8 without U+0000 [MQTT-1.5.4-1] [MQTT-1.5.4-2], as shared bytes.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(Bytes);
@@ -10,7 +21,12 @@ pub struct Text(Bytes);
 impl Text {
     /// Checks and takes the bytes; `None` if they are not UTF-8 or hold U+0000.
     pub fn new(bytes: Bytes) -> Option<Self> {
-        (core::str::from_utf8(&bytes).is_ok() && !bytes.contains(&0)).then_some(Self(bytes))
+        is_text(&bytes).then_some(Self(bytes))
+    }
+
+    /// Takes bytes that the codec has checked already: as a topic, for instance. Never call it with anything else.
+    pub(super) fn from_checked(bytes: Bytes) -> Self {
+        Self(bytes)
     }
 
     /// From a constant of ours.
@@ -74,5 +90,36 @@ impl fmt::Debug for Text {
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_utf8_without_nul() {
+        for bytes in [b"".as_slice(), b"a", "Größe 7 ☂ 🌧".as_bytes(), "\u{feff}bom".as_bytes(), b"\x01\x7f"] {
+            assert!(Text::new(Bytes::copy_from_slice(bytes)).is_some(), "{bytes:?}");
+        }
+        for bytes in [
+            b"\0".as_slice(),
+            b"a\0b",
+            "Ü\0".as_bytes(),
+            b"\xff",
+            b"\xc3\x28",
+            b"\xed\xa0\x80",
+            b"\xc0\x80",
+            b"\xf4\x90\x80\x80",
+        ] {
+            assert!(Text::new(Bytes::copy_from_slice(bytes)).is_none(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn text_of_ours_never_holds_nul() {
+        assert_eq!(Text::from("a\0b").as_str(), "ab");
+        assert_eq!(Text::from(String::from("a\0b")).as_str(), "ab");
+        assert_eq!(Text::from("ä").detached(), Text::from_static("ä"));
     }
 }

@@ -1,6 +1,8 @@
-//! An upstream link as the core sees it: orders to its driver, events from it.
+//! An upstream link as plain data: orders to its driver and events from it; what it asks of the engine, and what it shows.
 
+use super::durable::StateChange;
 use crate::mqtt::{Publish, Reason};
+use crate::types::{LogId, Offset, PartitionId};
 
 /// What the core tells a driver.
 #[derive(Clone, Debug)]
@@ -88,4 +90,133 @@ pub enum DownKind {
     ClosedInFlight,
     /// We closed it because we were told to.
     Ordered,
+}
+
+/// What a [`super::Link`] is to do.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// Name of the upstream: its durable state is kept under it.
+    pub name: String,
+    /// QoS 2 if true, else QoS 1.
+    pub exactly_once: bool,
+    /// Whom the session is with, as `host:port/client-id/5`; another one means a clean start.
+    pub peer: String,
+    /// The log whose offsets are forwarded.
+    pub log_id: LogId,
+    /// Own bound of messages in flight (the peer's Receive Maximum may be less).
+    pub window: u16,
+    /// Own bound of their bytes, not yet answered.
+    pub window_bytes: usize,
+    /// Whether a record that is refused for good stops the link, instead of being dead-lettered.
+    pub stop_on_refusal: bool,
+    /// For jitter and session stamps; another one at each start.
+    pub seed: u64,
+}
+
+/// A partition to forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneStart {
+    /// Which.
+    pub partition: PartitionId,
+    /// Where to begin if nothing is remembered.
+    pub start: Offset,
+    /// The end of the local log (synced). A remembered cursor beyond it is not this log's: alarm, and go on from here.
+    pub end: Offset,
+}
+
+/// What a link asks of the engine.
+#[derive(Clone, Debug)]
+pub enum LinkOutput {
+    /// For the driver.
+    Order(LinkOrder),
+    /// Append this control record; then say in which frame with [`super::Link::recorded`].
+    State(StateChange),
+    /// Everything below `offset` is acknowledged by the peer (or dead-lettered): the replica's LEO. Not durable here yet.
+    Cursor {
+        /// The partition.
+        partition: PartitionId,
+        /// First offset that is not.
+        offset: Offset,
+    },
+    /// The peer will never take this record. Dead-letter it (in the same group as the next records), then call
+    /// [`super::Link::settled`]; the cursor waits for that.
+    Refused {
+        /// The partition.
+        partition: PartitionId,
+        /// The record.
+        offset: Offset,
+        /// Its reason code.
+        reason: Reason,
+        /// In words.
+        text: String,
+    },
+    /// Read again from [`super::Link::lanes`]: the connection came up anew.
+    Rewind,
+    /// For people.
+    Event(LinkGravity, String),
+}
+
+/// How grave an event of a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkGravity {
+    /// A person should look.
+    Error,
+    /// It may need a person.
+    Warning,
+    /// A change of state.
+    Info,
+}
+
+/// What the reader does with a record that it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Map it and offer it.
+    Send,
+    /// It is in flight, released or done: read on.
+    Pass,
+    /// Stop reading here; come back after the next event, sync or tick.
+    Full,
+}
+
+/// States of a link, for `status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// CONNACK said yes.
+    Connected,
+    /// On the way there.
+    Connecting,
+    /// Until the next try.
+    Waiting,
+    /// By order.
+    Paused,
+    /// By a refusal with `on_refusal = "stop"`.
+    Stopped,
+}
+
+impl LinkState {
+    /// As `status` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Connecting => "connecting",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Records acknowledged by the peer.
+    pub forwarded: u64,
+    /// Bytes on the wire.
+    pub sent_bytes: u64,
+    /// Records refused for good.
+    pub refused: u64,
+    /// Records published again that the peer may have had: QoS 1 after a cut, QoS 2 after the session was lost.
+    pub possible_doubles: u64,
+    /// Connections that came up.
+    pub connections: u64,
 }

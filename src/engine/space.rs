@@ -1,0 +1,74 @@
+//! Space: oldest segments go when every upstream has passed them and the streams' limits say so, or when the budget presses.
+
+use super::Engine;
+use super::io::{Output, Outputs};
+use crate::limits::CLEANER_RESERVE_SEGMENTS;
+use crate::log::retention::{PartitionPolicy, bytes_needed, plan};
+use crate::types::{Offset, PartitionId};
+
+impl Engine {
+    /// What the store thread measured.
+    pub(super) fn space(&mut self, used_bytes: u64, free_bytes: u64) {
+        self.used_bytes = used_bytes;
+        self.free_bytes = Some(free_bytes);
+        self.space_due = true;
+    }
+
+    /// Plans what may go, and whether publishes to streams that refuse must stop. What goes is first written again as far as it is
+    /// still needed; the segments are given up once that is synced.
+    pub(super) fn manage_space(&mut self, out: &mut Outputs) {
+        let numbers = self.log.take_freed();
+        if !numbers.is_empty() {
+            self.space_due = true;
+            out.push(Output::FreeSegments { numbers });
+        }
+        if !std::mem::take(&mut self.space_due) {
+            return;
+        }
+        let budget = self.settings.gateway.disk_budget;
+        let segment = self.settings.device.segment_size;
+        // Segments are counted here, since the measure lags behind; what is not segments (sled, a quarantine) is measured.
+        let in_use = (self.log.segments().len() as u64 + 1) * segment;
+        let other = self.other_bytes();
+        let needed = bytes_needed(in_use + other, budget, segment);
+        if !self.log.is_freeing() {
+            let plan = plan(&self.log, &self.policies(), needed, segment);
+            for (partition, records) in &plan.lost {
+                self.counters.lost(Some(partition.stream), "retention", *records);
+            }
+            self.log.retain(&plan);
+        }
+        // The reserve is the cleaner's: at its edge publishes stop, not beyond it.
+        let budget_full = in_use + other + (CLEANER_RESERVE_SEGMENTS - 1) * segment > budget;
+        let disk_full = self.free_bytes.is_some_and(|free| free < segment);
+        let full = budget_full || disk_full;
+        if self.full && !full {
+            self.conditions += 1;
+        }
+        self.full = full;
+    }
+
+    /// Bytes in data_dir that are not segments in use.
+    fn other_bytes(&self) -> u64 {
+        let segments = (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size;
+        self.used_bytes.saturating_sub(segments)
+    }
+
+    fn policies(&self) -> Vec<PartitionPolicy> {
+        let policy = |id: PartitionId| {
+            let stream = self.streams.get(&id.stream)?;
+            Some(PartitionPolicy {
+                partition: id,
+                passed: self.passed(id),
+                keep_bytes: stream.settings.retention_bytes,
+                retain_unforwarded: stream.settings.retain_unforwarded,
+            })
+        };
+        self.log.partitions().filter_map(policy).collect()
+    }
+
+    /// Offset below which every upstream that carries the partition is durably done with it; `None` if none carries it.
+    fn passed(&self, id: PartitionId) -> Option<Offset> {
+        self.upstreams.iter().filter_map(|upstream| upstream.link.durable_cursor(id)).min()
+    }
+}
