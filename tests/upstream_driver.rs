@@ -68,7 +68,7 @@ impl Driver {
     }
 
     fn connect(&self) -> LinkEvent {
-        self.order(LinkOrder::Connect { clean_start: true });
+        self.order(LinkOrder::Connect { clean_start: false });
         self.next()
     }
 
@@ -108,8 +108,7 @@ fn scripted(script: impl FnOnce(TcpStream) + Send + 'static) -> u16 {
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
-        let mut buffer = [0; 1024];
-        let _ = socket.read(&mut buffer);
+        let _ = socket.read(&mut [0; 1024]);
         script(socket);
     });
     port
@@ -232,7 +231,11 @@ fn pings_that_are_answered_do_not_hide_that_nothing_is_acknowledged() {
         }
     });
     let short = Duration::from_millis(2_500);
-    let driver = Driver::start(DriverConfig { keep_alive: Duration::from_secs(1), ack_timeout: short, ..config(port, false, 1) });
+    let driver = Driver::start(DriverConfig {
+        keep_alive: Duration::from_secs(1),
+        ack_timeout: short,
+        ..config(port, false, 1)
+    });
     assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
     thread::sleep(Duration::from_millis(3_000)); // nothing is due: the timer does not run
     let mut publish = message("t", "x");
@@ -251,7 +254,8 @@ fn a_peer_that_does_not_read_is_found() {
         thread::sleep(LONG);
     });
     let driver = Driver::start(DriverConfig { write_timeout: Duration::from_millis(500), ..config(port, true, 1) });
-    assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
+    let event = driver.connect();
+    assert!(matches!(event, LinkEvent::Up { .. }), "{event:?}");
     let payload = "x".repeat(1 << 20);
     let publishes = (1..=20).map(|packet_id| Publish { packet_id, ..message("t", &payload) }).collect();
     driver.order(LinkOrder::Publish(publishes));
@@ -303,6 +307,27 @@ fn orders_for_a_connection_that_is_gone_are_dropped_and_closing_is_in_order() {
 }
 
 #[test]
+fn a_clean_start_at_3_1_1_is_two_connections_because_the_first_ones_session_ends_with_it() {
+    let (tell, told) = channel();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut buffer = [0; 1024];
+            let _ = socket.read(&mut buffer);
+            tell.send(buffer[9]).unwrap(); // connect flags
+            socket.write_all(&CONNACK_V4).unwrap();
+            hold(socket);
+        }
+    });
+    let driver = Driver::start(config(port, false, 2));
+    driver.order(LinkOrder::Connect { clean_start: true });
+    assert!(matches!(driver.next(), LinkEvent::Up { session_present: false, receive_maximum: 20, .. }));
+    assert_eq!((told.recv().unwrap(), told.recv().unwrap()), (2, 0), "clean session, then not");
+}
+
+#[test]
 fn an_order_to_close_ends_even_a_connection_that_does_not_come_up() {
     let port = scripted(hold);
     let driver = Driver::start(DriverConfig { connect_timeout: LONG, ..config(port, true, 1) });
@@ -336,7 +361,11 @@ fn mosquitto_there() -> bool {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').map(str::to_owned).chain(["/usr/sbin".to_owned()]).map(|dir| Path::new(&dir).join(program)).find(|p| p.exists())
+    path.split(':')
+        .map(str::to_owned)
+        .chain(["/usr/sbin".to_owned()])
+        .map(|dir| Path::new(&dir).join(program))
+        .find(|p| p.exists())
 }
 
 impl Mosquitto {
@@ -377,8 +406,21 @@ impl Mosquitto {
     fn subscribe(&self, extra: &[&str]) -> Subscriber {
         let file = self.dir.path().join("received");
         let child = Command::new(find("mosquitto_sub").unwrap())
-            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-i", "sub", "-q", "2", "-t", "up/#", "-t", "ready"])
-            .args(["-F", "%t %p", "-V", "mqttv5"])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &self.port.to_string(),
+                "-i",
+                "sub",
+                "-q",
+                "2",
+                "-t",
+                "up/#",
+                "-t",
+                "ready",
+            ])
+            .args(["-F", "%t %p", "-V", "mqttv311"]) // 2.0.11 breaks off at QoS 2 with its own mqttv5 client
             .args(extra)
             .stdout(std::fs::File::create(&file).unwrap())
             .stderr(Stdio::null())
@@ -415,6 +457,10 @@ impl Subscriber {
         text.lines().map(str::to_owned).collect()
     }
 
+    fn expect_all(&self, count: usize) {
+        assert_same(&self.payloads(count), &numbers(count));
+    }
+
     /// Payloads under `up/`, once there are `count` (or long enough was waited); then a little longer, to see doubles.
     fn payloads(&self, count: usize) -> Vec<String> {
         let begun = Instant::now();
@@ -430,6 +476,18 @@ impl Subscriber {
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+fn assert_same(found: &[String], expected: &[String]) {
+    let differs = found.iter().zip(expected).position(|(a, b)| a != b);
+    let around = differs.map(|at| &found[at.saturating_sub(3)..(at + 4).min(found.len())]);
+    assert!(
+        found == expected,
+        "{} of {} payloads; the first difference is at {differs:?}: {around:?}; the last is {:?}",
+        found.len(),
+        expected.len(),
+        found.last()
+    );
 }
 
 impl Drop for Subscriber {
@@ -498,7 +556,8 @@ impl Gateway {
                     self.link.settled(self.now(), partition, offset, &mut outputs);
                     self.carry_out(outputs);
                 }
-                LinkOutput::Cursor { .. } | LinkOutput::Rewind | LinkOutput::Event(..) => {}
+                LinkOutput::Event(_, text) => println!("{text}"),
+                LinkOutput::Cursor { .. } | LinkOutput::Rewind => {}
             }
         }
         self.link.recorded(self.seq);
@@ -522,7 +581,10 @@ impl Gateway {
                     Want::Pass => {}
                     Want::Full => break,
                     Want::Send => {
-                        let size = publish_len(&Publish { qos: QoS::AtLeastOnce, packet_id: 1, ..record.clone() }, self.version);
+                        let size = publish_len(
+                            &Publish { qos: QoS::AtLeastOnce, packet_id: 1, ..record.clone() },
+                            self.version,
+                        );
                         assert!(self.link.offer(PARTITION, offset, record.clone(), size, &mut outputs));
                     }
                 }
@@ -565,7 +627,7 @@ fn everything_arrives_once_and_in_order_at_both_levels_and_in_both_versions() {
         let subscriber = broker.subscribe(&[]);
         let mut gateway = Gateway::new(config(broker.port, v5, qos), records(3_000));
         gateway.run_to(3_000);
-        assert_eq!(subscriber.payloads(3_000), numbers(3_000), "v5 {v5}, QoS {qos}");
+        subscriber.expect_all(3_000);
         assert_eq!(gateway.link.counts().forwarded, 3_000);
         assert_eq!(gateway.link.counts().possible_doubles, 0);
         assert!(gateway.link.counts().sent_bytes > 3_000 * 10);
@@ -581,7 +643,7 @@ fn a_receive_maximum_of_5_is_never_exceeded() {
     let subscriber = broker.subscribe(&[]);
     let mut gateway = Gateway::new(config(broker.port, true, 2), records(500));
     gateway.run_to(500);
-    assert_eq!(subscriber.payloads(500), numbers(500));
+    subscriber.expect_all(500);
     assert_eq!(gateway.most_in_flight, 5, "the window is kept full, and not more than full");
 }
 
@@ -610,7 +672,8 @@ impl Cutter {
                     thread::spawn(move || {
                         let mut buffer = [0; 4096];
                         while let Ok(count) = from.read(&mut buffer) {
-                            if count == 0 || !swallow.load(Ordering::Relaxed) && to.write_all(&buffer[..count]).is_err() {
+                            if count == 0 || !swallow.load(Ordering::Relaxed) && to.write_all(&buffer[..count]).is_err()
+                            {
                                 break;
                             }
                         }
@@ -647,7 +710,7 @@ fn over_20_cuts_qos_2_doubles_nothing_and_qos_1_loses_nothing() {
         let found = subscriber.payloads(4_200);
         assert!(gateway.link.counts().connections > 10);
         if qos == 2 {
-            assert_eq!(found, numbers(4_200), "v5 {v5}");
+            assert_same(&found, &numbers(4_200));
             assert_eq!(gateway.link.counts().possible_doubles, 0);
             continue;
         }
@@ -657,7 +720,7 @@ fn over_20_cuts_qos_2_doubles_nothing_and_qos_1_loses_nothing() {
                 first.push(number.clone());
             }
         }
-        assert_eq!(first, numbers(4_200), "each arrived, first occurrences in order");
+        assert_same(&first, &numbers(4_200)); // each arrived, first occurrences in order
         let doubles = (found.len() - first.len()) as u64;
         assert!(doubles <= gateway.link.counts().possible_doubles, "{doubles} doubles");
     }
@@ -682,7 +745,7 @@ fn a_crash_of_the_gateway_is_resumed_from_what_was_durable() {
             gateway.driver = Driver::start(config.clone());
         }
         gateway.run_to(3_000);
-        assert_eq!(subscriber.payloads(3_000), numbers(3_000), "v5 {v5}");
+        subscriber.expect_all(3_000);
     }
 }
 
@@ -694,8 +757,10 @@ fn a_black_hole_is_left_and_everything_arrives_all_the_same() {
     let broker = Mosquitto::start("");
     let subscriber = broker.subscribe(&[]);
     let cutter = Cutter::start(broker.port);
-    let mut gateway =
-        Gateway::new(DriverConfig { keep_alive: Duration::from_secs(1), ..config(cutter.port, true, 2) }, records(2_000));
+    let mut gateway = Gateway::new(
+        DriverConfig { keep_alive: Duration::from_secs(1), ..config(cutter.port, true, 2) },
+        records(2_000),
+    );
     gateway.run_to(500);
     cutter.swallow.store(true, Ordering::Relaxed);
     let begun = Instant::now();
@@ -706,7 +771,7 @@ fn a_black_hole_is_left_and_everything_arrives_all_the_same() {
     assert!(gateway.link.reason().unwrap().contains("silent"), "{:?}", gateway.link.reason());
     cutter.swallow.store(false, Ordering::Relaxed);
     gateway.run_to(2_000);
-    assert_eq!(subscriber.payloads(2_000), numbers(2_000));
+    subscriber.expect_all(2_000);
 }
 
 #[test]
@@ -771,6 +836,7 @@ fn mutual_tls_reads_its_files_at_each_connection() {
         return;
     }
     let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().unwrap();
     let ca = params.self_signed(&ca_key).unwrap();
@@ -799,16 +865,21 @@ fn mutual_tls_reads_its_files_at_each_connection() {
     assert!(down.reason.contains("gw.pem"), "{}", down.reason);
     std::fs::write(dir.join("gw.pem"), &client.0).unwrap();
     std::fs::write(dir.join("gw.key"), &client.1).unwrap();
-    assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
+    let event = driver.connect();
+    assert!(matches!(event, LinkEvent::Up { .. }), "{event:?}");
     let payload = "x".repeat(100_000);
-    driver.order(LinkOrder::Publish((1..=50).map(|packet_id| Publish { packet_id, ..message("up/t", &payload) }).collect()));
+    let publish = |packet_id| Publish { packet_id, qos: QoS::AtLeastOnce, ..message("up/t", &payload) };
+    driver.order(LinkOrder::Publish((1..=20).map(publish).collect()));
     let mut acks = 0;
-    while acks < 50 {
-        let LinkEvent::Acks(some) = driver.next() else { panic!("acks") };
-        acks += some.len();
+    while acks < 20 {
+        match driver.next() {
+            LinkEvent::Acks(some) => acks += some.len(),
+            other => panic!("{other:?} after {acks} acks"),
+        }
     }
     // A certificate for another name is not taken.
-    let tls = UpstreamTls { ca_file: Some(dir.join("ca.pem")), server_name: Some("other".into()), ..UpstreamTls::default() };
+    let tls =
+        UpstreamTls { ca_file: Some(dir.join("ca.pem")), server_name: Some("other".into()), ..UpstreamTls::default() };
     let driver = Driver::start(DriverConfig { tls: Some(tls), ..config(broker.port, true, 1) });
     let LinkEvent::Down(down) = driver.connect() else { panic!("it cannot be up") };
     assert!(down.reason.starts_with("TLS with 127.0.0.1"), "{}", down.reason);

@@ -99,7 +99,9 @@ struct World {
     connected: bool,
     to_peer: VecDeque<Up>,
     to_link: VecDeque<LinkAck>,
-    /// Position of the reader per partition: index into `log`.
+    /// All records in the order of writing, and where the reader is.
+    order: Vec<(u16, Offset)>,
+    reader: usize,
     dead: Vec<(u16, Offset)>,
     cursors: Vec<Offset>,
     sessions_lost: u64,
@@ -143,6 +145,8 @@ impl World {
             connected: false,
             to_peer: VecDeque::new(),
             to_link: VecDeque::new(),
+            order: Vec::new(),
+            reader: 0,
             dead: Vec::new(),
             cursors: vec![0; partitions],
             sessions_lost: 0,
@@ -211,7 +215,8 @@ impl World {
                 LinkOutput::Refused { partition, offset, .. } => {
                     self.refusals_pending.push((partition.partition, offset));
                 }
-                LinkOutput::Rewind | LinkOutput::Event(..) => {}
+                LinkOutput::Rewind => self.rewind(),
+                LinkOutput::Event(..) => {}
             }
         }
         if recorded {
@@ -235,7 +240,8 @@ impl World {
                 let session_present = self.peer.has_session;
                 self.peer.has_session = true;
                 self.connected = true;
-                self.peer.open.clear(); // Receive Maximum counts per connection [MQTT-3.2.2.3.3]
+                // Stricter than the specification, which counts per connection: Mosquitto counts what it still holds.
+                self.peer.open = self.peer.held.keys().copied().collect();
                 self.note(format!("up present={session_present} clean={clean_start}"));
                 let receive_maximum = self.habits.receive_maximum;
                 self.event(LinkEvent::Up { session_present, receive_maximum, maximum_packet_size: 1_000 });
@@ -333,33 +339,31 @@ impl World {
         self.event(LinkEvent::Acks(acks));
     }
 
-    /// The reader's part: offers what the window takes, in log order, partitions in turn.
+    /// The reader's part: offers what the window takes, in log order.
     fn pump(&mut self) {
         let mut outputs = Vec::new();
-        if self.link.room() > 0 {
-            let lanes: Vec<_> = self.link.lanes().take(usize::from(self.habits.partitions)).collect();
-            'lanes: for (id, next) in lanes {
-                let offsets: Vec<Offset> = self.log[usize::from(id.partition)]
-                    .iter()
-                    .copied()
-                    .filter(|offset| *offset >= next)
-                    .take(80)
-                    .collect();
-                for offset in offsets {
-                    match self.link.want(id, offset) {
-                        Want::Pass => {}
-                        Want::Full => continue 'lanes,
-                        Want::Send => {
-                            let mut message = publish();
-                            message.topic = Text::from(format!("{}/{offset}", id.partition));
-                            assert!(self.link.offer(id, offset, message, 100, &mut outputs));
-                        }
-                    }
+        let mut more = self.link.room() > 0;
+        while let (true, Some((number, offset))) = (more, self.order.get(self.reader).copied()) {
+            match self.link.want(partition(number), offset) {
+                Want::Pass => self.reader += 1,
+                Want::Full => more = false,
+                Want::Send => {
+                    let mut message = publish();
+                    message.topic = Text::from(format!("{number}/{offset}"));
+                    assert!(self.link.offer(partition(number), offset, message, 100, &mut outputs));
+                    self.reader += 1;
                 }
             }
         }
         self.link.flush(self.now(), &mut outputs);
         self.carry_out(outputs);
+    }
+
+    /// The reader goes back to the first record that the link may want.
+    fn rewind(&mut self) {
+        let next: BTreeMap<PartitionId, Offset> = self.link.lanes().collect();
+        let first = self.order.iter().position(|(number, offset)| *offset >= next[&partition(*number)]);
+        self.reader = first.unwrap_or(self.order.len());
     }
 
     /// The commit: everything recorded so far is durable.
@@ -412,6 +416,7 @@ impl World {
                     let small = self.chance(700);
                     self.written[number] += if small { 1 + self.draw.draw() % 100 } else { 1 << 20 };
                 }
+                self.order.push((number as u16, self.written[number]));
                 self.log[number].push(self.written[number]);
                 self.written[number] += 1;
             }
@@ -424,6 +429,9 @@ impl World {
         let at = from + (self.draw.draw() % 40) as usize;
         if at < self.log[number].len() {
             let offset = self.log[number].remove(at);
+            let at = self.order.iter().position(|record| *record == (number as u16, offset)).unwrap();
+            self.order.remove(at);
+            self.reader -= usize::from(at < self.reader);
             self.note(format!("{number}/{offset} is gone"));
         }
     }
