@@ -67,7 +67,11 @@ pub const EPOLL_EVENTS_MAX: usize = 1_024;
 /// Output buffers, inboxes and the like that one I/O thread keeps for reuse.
 pub const BUFFER_POOL_MAX: usize = 256;
 /// Bytes above which a buffer is given back to the allocator instead of the pool.
-pub const POOLED_BUFFER_BYTES_MAX: usize = 64 << 10;
+pub const POOLED_BUFFER_BYTES_MAX: usize = 16 << 10;
+/// Packets above which an inbox is given back to the allocator instead of the pool.
+pub const POOLED_INBOX_PACKETS_MAX: usize = 128;
+/// Outputs of one turn for which an I/O thread keeps room.
+pub const OUTPUTS_KEPT_MAX: usize = 8_192;
 /// Slices of one vectored send.
 pub const SEND_SLICES_MAX: usize = 64;
 /// Bytes queued to one socket at which the connection is closed: more than the engine may queue before it learns of the clog.
@@ -149,6 +153,8 @@ pub const ADMIN_RECORDS_DEFAULT: usize = 100;
 pub const ADMIN_RECORDS_BYTES_MAX: usize = 4 << 20;
 /// Bytes of an answer that the command line reads: one record of the largest packet, escaped, and some more.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 512 << 20;
+/// Bytes that recovery may write when a stopped data directory is merely looked at.
+pub const VIEW_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a token file.
 pub const TOKEN_FILE_BYTES_MAX: u64 = 4 << 10;
 /// Characters of a token at least.

@@ -100,7 +100,7 @@ fn imports(code: &str) -> Vec<String> {
 fn imports_run_one_way() {
     let allowed: BTreeMap<&str, &[&str]> = MAY_IMPORT.iter().copied().collect();
     let mut wrong = Vec::new();
-    for (part, name, text) in sources() {
+    for (part, name, text) in sources().into_iter().filter(|(_, name, _)| !is_test_file(name)) {
         for import in imports(&code(&text)) {
             let fine = import == part
                 || match allowed.get(part.as_str()) {
@@ -129,7 +129,8 @@ fn the_core_is_pure() {
         if !MAY_IMPORT.iter().any(|(core, _)| *core == part) || is_test_file(&name) {
             continue;
         }
-        let code = code(&text);
+        // Our own module is called `log` too.
+        let code = code(&text).replace("crate::log::", "").replace("super::log::", "");
         wrong.extend(IMPURE.iter().filter(|word| code.contains(**word)).map(|word| format!("{name} names {word}")));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

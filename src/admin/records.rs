@@ -1,7 +1,10 @@
 //! A stored record as the line of JSON that `tail`, `sub` and the API print.
 
+use super::from;
+use crate::limits::ADMIN_RECORDS_BYTES_MAX;
 use crate::log::record::StoredRecord;
 use crate::mqtt::Text;
+use crate::types::LogPosition;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -86,6 +89,36 @@ impl<'a> Line<'a> {
         out.push(b'\n');
         Ok(())
     }
+}
+
+/// The answer to a question for records: a line each, and last where to read on. Ends early, at the first record that does not fit
+/// any more.
+pub fn page(
+    records: &[StoredRecord],
+    next: LogPosition,
+    limit: usize,
+    stream: &str,
+    log_id: &str,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut body = Vec::new();
+    let mut next = next;
+    for (count, record) in records.iter().enumerate() {
+        if count == limit || body.len() > ADMIN_RECORDS_BYTES_MAX {
+            next = record.position;
+            break;
+        }
+        Line::record(record, stream, log_id).write(&mut body)?;
+    }
+    serde_json::to_writer(&mut body, &Next { next: Cow::Owned(from::write_position(next)) })?;
+    body.push(b'\n');
+    Ok(body)
+}
+
+/// The last line of a page.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Next<'a> {
+    /// Where to read on, as `from=` takes it.
+    pub next: Cow<'a, str>,
 }
 
 fn source(record: &StoredRecord) -> Option<&str> {

@@ -4,11 +4,7 @@ use super::auth::{Access, Denied};
 use super::{NoAnswer, Shared, from, metrics, process, records};
 use crate::engine::io::{AdminCommand, AdminReply};
 use crate::engine::status::Status;
-use crate::limits::{
-    ADMIN_BODY_BYTES_MAX, ADMIN_HEADER_SECONDS, ADMIN_RECORDS_BYTES_MAX, ADMIN_RECORDS_DEFAULT, ADMIN_RECORDS_MAX,
-};
-use crate::log::record::StoredRecord;
-use crate::types::LogPosition;
+use crate::limits::{ADMIN_BODY_BYTES_MAX, ADMIN_HEADER_SECONDS, ADMIN_RECORDS_DEFAULT, ADMIN_RECORDS_MAX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
@@ -316,32 +312,12 @@ async fn stored(shared: &Shared, stream: &str, partition: Option<&str>, query: &
     match shared.ask(command).await? {
         AdminReply::Records { records, next } => {
             let log_id = &status.gateway.log_id;
-            let body = lines(&records, next, limit, |record| records::Line::record(record, stream, log_id))?;
-            Ok(answer(StatusCode::OK, LINES, body))
+            let body = records::page(&records, next, limit, stream, log_id);
+            Ok(answer(StatusCode::OK, LINES, body.map_err(|error| Problem::internal(error.to_string()))?))
         }
         AdminReply::Refused(reason) => Err(Problem::new(StatusCode::CONFLICT, "refused", reason)),
         AdminReply::Status(_) | AdminReply::Done => Err(Problem::internal("the engine answered another question")),
     }
-}
-
-/// One line a record, and last where to read on. Ends early, at the first record that does not fit any more.
-fn lines<'r>(
-    records: &'r [StoredRecord],
-    next: LogPosition,
-    limit: usize,
-    line: impl Fn(&'r StoredRecord) -> records::Line<'r>,
-) -> Result<Vec<u8>, Problem> {
-    let mut body = Vec::new();
-    let mut next = next;
-    for (count, record) in records.iter().enumerate() {
-        if count == limit || body.len() > ADMIN_RECORDS_BYTES_MAX {
-            next = record.position;
-            break;
-        }
-        line(record).write(&mut body).map_err(|error| Problem::internal(error.to_string()))?;
-    }
-    body.extend_from_slice(format!("{{\"next\":\"{}\"}}\n", from::write_position(next)).as_bytes());
-    Ok(body)
 }
 
 fn not_there(what: &str, name: &str, names: &mut dyn Iterator<Item = &str>) -> String {

@@ -153,8 +153,10 @@ fn run_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            // Errors of the configuration begin with their place, so that editors and people find it.
+            let prefix = if failure.code == 2 { "" } else { "forebay: " };
             for line in failure.message.lines() {
-                eprintln!("forebay: {line}");
+                eprintln!("{prefix}{line}");
             }
             ExitCode::from(failure.code)
         }
@@ -211,10 +213,27 @@ mod tests {
         assert_eq!(code(&["forebay", "runn"]), 2);
         assert_eq!(code(&["forebay", "status", "--nothing"]), 2);
         assert_eq!(code(&["forebay", "--quiet", "--verbose", "status"]), 2);
+        assert_eq!(code(&["forebay", "pub", "-t", "a/+", "-m", "x"]), 2);
+        assert_eq!(code(&["forebay", "pub", "-t", "a", "-m", "x", "-l"]), 2);
+        assert_eq!(code(&["forebay", "pub", "-t", "a"]), 2);
+        assert_eq!(code(&["forebay", "sub", "-t", "a", "-c"]), 2);
+        assert_eq!(code(&["forebay", "sub", "-t", "a", "-k", "2"]), 2);
         assert_eq!(code(&["forebay", "pub", "--help"]), 0);
         assert_eq!(code(&["forebay", "-h"]), 0);
         assert_eq!(code(&["forebay", "--version"]), 0);
         assert_eq!(code(&["forebay", "sub", "--version"]), 0);
+    }
+
+    #[test]
+    fn mosquitto_s_flags_are_taken() {
+        let fits = |line: &str| Cli::try_parse_from(line.split(' ')).map(drop).map_err(|error| error.to_string());
+        fits("forebay pub -h gw -p 1884 -t a/b -m -1 -q 1 -r -i me -u name --password-file f -V 311 -k 30 --repeat 3")
+            .unwrap();
+        fits("forebay pub -t a -l -q 2 -V mqttv5 --acks -1").unwrap();
+        fits("forebay sub -h ::1 -t a/# -t b -q 2 -i me -c -C 3 -W 5 -v --cafile ca.pem --cert c.pem --key k.pem")
+            .unwrap();
+        let refused = fits("forebay pub -t a -m x -u name -P secret").unwrap_err();
+        assert!(refused.contains("--password-file"), "{refused}");
     }
 
     #[test]

@@ -102,7 +102,7 @@ struct Tally {
 
 /// Publishes everything; code 1 unless every message is acknowledged.
 pub fn run(common: &Common, args: &PubArgs) -> Result<(), Failure> {
-    if args.acks.is_some() && !args.connect.v5 {
+    if args.acks.is_some() && !args.connect.v5() {
         return Err(Failure::usage("--acks travels as a property of MQTT 5; leave -V 311 away, or --acks"));
     }
     let whole = match &args.payload {
@@ -215,9 +215,9 @@ fn watch(events: &mut mqtt::Events, shared: &Shared, args: &PubArgs) -> (Tally, 
     let mut connected = false;
     let trouble = loop {
         let next = if open.is_empty() && connected {
-            events.next()
+            events.wait()
         } else {
-            match events.next_within(limit.saturating_sub(last_progress.elapsed())) {
+            match events.wait_within(limit.saturating_sub(last_progress.elapsed())) {
                 Ok(next) => next,
                 Err(()) => break Some(format!("no acknowledgement within {} s (-W)", args.timeout)),
             }

@@ -21,7 +21,7 @@ pub fn run(common: &Common, _args: &RunArgs) -> Result<(), Failure> {
         Some(file) => ::log::info!(target: "config", "{}, profile {}", file.display(), loaded.settings.profile),
         None => ::log::info!(target: "config", "no configuration file, profile {}", loaded.settings.profile),
     }
-    broker_run(loaded.settings)
+    broker::run(loaded.settings).map_err(|error| Failure { code: error.exit_code(), message: error.to_string() })
 }
 
 /// The configured filter, moved by `--verbose` and `--quiet`.
@@ -32,7 +32,4 @@ pub fn filter(common: &Common, configured: &str) -> Result<Filter, Failure> {
         (_, true) => filter.with_default(::log::LevelFilter::Error),
         _ => filter,
     })
-}
-fn broker_run(_: crate::settings::Settings) -> Result<(), Failure> {
-    Ok(())
 }

@@ -104,8 +104,8 @@ impl<W: Write> Session<'_, W> {
         let mut ending = false;
         loop {
             let next = match self.deadline {
-                None => events.next(),
-                Some(deadline) => match events.next_within(deadline.saturating_duration_since(Instant::now())) {
+                None => events.wait(),
+                Some(deadline) => match events.wait_within(deadline.saturating_duration_since(Instant::now())) {
                     Ok(next) => next,
                     Err(()) => return Ok(Ok(if ending { End::Count } else { End::Time })),
                 },

@@ -128,7 +128,11 @@ impl Engine {
         }
         if !same.is_empty() {
             self.counters.delivered += same.len() as u64;
-            out.push(Output::Deliver { subscribers: same.into(), publish: Arc::clone(&delivery.publish) });
+            // A live message has RETAIN 0 unless its publisher's flag was asked for [MQTT-3.3.1-9].
+            let as_is = delivery.publish.qos == QoS::AtMostOnce && !delivery.publish.retain;
+            let lowered = || Arc::new(Publish { qos: QoS::AtMostOnce, retain: false, ..(*delivery.publish).clone() });
+            let publish = if as_is { Arc::clone(&delivery.publish) } else { lowered() };
+            out.push(Output::Deliver { subscribers: same.into(), publish });
         }
     }
 

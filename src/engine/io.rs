@@ -133,7 +133,7 @@ pub enum Output {
     Deliver {
         /// To whom.
         subscribers: Arc<[ConnId]>,
-        /// What; QoS 0, no packet id.
+        /// What; it is sent at QoS 0 and without RETAIN, whatever it says.
         publish: Arc<Publish>,
     },
     /// An acknowledgement of a publisher: PUBACK, PUBREC, PUBCOMP (and PUBREL, SUBACK after a synced change) in a queue per thread.

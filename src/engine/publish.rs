@@ -62,7 +62,7 @@ impl Engine {
             self.disconnect(conn, reason, "retained messages are not available", out);
             return Taken::Done;
         }
-        if self.answer_repeated(session, &publish, out) {
+        if self.answer_repeated(now, conn, session, &publish, out) {
             return Taken::Done;
         }
         let extensions = match PublishExtensions::read(publish.properties.as_deref()) {
@@ -186,17 +186,31 @@ impl Engine {
                 self.answer(session, qos, packet_id, Reason::SUCCESS, properties, seq, out);
             }
             Acks::Replicated => {
-                let Some(kind) = AnswerKind::of(qos) else { return };
-                let Some(state) = self.sessions.get_mut(&session) else { return };
-                let place = state.inbound.wait(kind, packet_id, now.mono_ns, |answer| emit(conn, answer, out));
-                let since_ns = now.mono_ns;
-                let waiting =
-                    Waiting { offset: appended.offset, session, place, packet_id, qos, since_ns, with_source };
-                if let Some(partition) = self.partitions.get_mut(&partition) {
-                    partition.waiting.push_back(waiting);
-                    self.replicated_waiting += 1;
-                }
+                let waits = (partition, appended.offset);
+                self.answer_when_replicated(now, conn, session, qos, packet_id, waits, with_source, out);
             }
+        }
+    }
+
+    /// The answer is made when the high watermark has passed a record.
+    #[allow(clippy::too_many_arguments)] // each is a field of what waits
+    fn answer_when_replicated(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        session: SessionId,
+        qos: QoS,
+        packet_id: u16,
+        (partition, offset): (PartitionId, Offset),
+        with_source: bool,
+        out: &mut Outputs,
+    ) {
+        let (Some(kind), Some(state)) = (AnswerKind::of(qos), self.sessions.get_mut(&session)) else { return };
+        let place = state.inbound.wait(kind, packet_id, now.mono_ns, |answer| emit(conn, answer, out));
+        let waiting = Waiting { offset, session, place, packet_id, qos, since_ns: now.mono_ns, with_source };
+        if let Some(partition) = self.partitions.get_mut(&partition) {
+            partition.waiting.push_back(waiting);
+            self.replicated_waiting += 1;
         }
     }
 
@@ -230,19 +244,35 @@ impl Engine {
 
     /// A QoS 2 id that is known, or a DUP whose first copy still waits for the high watermark: answered or attached, not stored
     /// again [MQTT-4.3.3-10].
-    fn answer_repeated(&mut self, id: SessionId, publish: &Publish, out: &mut Outputs) -> bool {
+    fn answer_repeated(&mut self, now: Now, conn: ConnId, id: SessionId, publish: &Publish, out: &mut Outputs) -> bool {
         let Some(kind) = AnswerKind::of(publish.qos) else { return false };
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         match session.inbound.arrival(kind, publish.packet_id, publish.dup) {
             Arrival::New => return false,
             Arrival::Attached => {}
-            // Its record may still be on its way to the disk.
-            Arrival::Again => {
-                let gate = self.newest_gate();
-                self.answer(id, publish.qos, publish.packet_id, Reason::SUCCESS, None, gate, out);
-            }
+            Arrival::Again => match self.not_replicated(id, publish) {
+                Some(last) => {
+                    self.answer_when_replicated(now, conn, id, publish.qos, publish.packet_id, last, false, out);
+                }
+                // Its record may still be on its way to the disk.
+                None => {
+                    let gate = self.newest_gate();
+                    self.answer(id, publish.qos, publish.packet_id, Reason::SUCCESS, None, gate, out);
+                }
+            },
         }
         true
+    }
+
+    /// For a message at level -1 that was stored before, perhaps in a former life of the process: the last record of its partition, if
+    /// the high watermark has not passed it. That of the message is not known any more, and is not behind it.
+    fn not_replicated(&mut self, id: SessionId, publish: &Publish) -> Option<(PartitionId, Offset)> {
+        let extensions = PublishExtensions::read(publish.properties.as_deref()).ok()?;
+        let client = self.client_of(id);
+        let plan = self.plan(publish, &client, extensions.acks, extensions.key).ok()?;
+        let partition = plan.partition.filter(|_| plan.level == Acks::Replicated)?;
+        let last = self.log.leo(partition).checked_sub(1)?;
+        (self.high_watermark(partition) <= last).then_some((partition, last))
     }
 
     fn remember_received(&mut self, id: SessionId, packet_id: u16) {

@@ -17,7 +17,7 @@ use super::tail::{Tail, TailRead};
 use crate::limits::{
     FOOTER_SHARE, FRAME_ALIGN, GROUP_BYTES_MAX, GROUP_CONTROL_ROOM, GROUP_PARTITIONS_MAX, INDEX_STEP_BYTES, OFFSET_JUMP,
 };
-use crate::types::{BootId, IngestTime, LogId, LogPosition, Now, Offset, PartitionId, Seq};
+use crate::types::{BootId, LogId, LogPosition, Now, Offset, PartitionId, Seq};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -65,17 +65,17 @@ pub(crate) struct RecentEntry {
 
 /// One partition.
 #[derive(Debug)]
-struct Partition {
+pub(super) struct Partition {
     id: PartitionId,
-    start: Offset,
-    leo: Offset,
+    pub(super) start: Offset,
+    pub(super) leo: Offset,
     synced_leo: Offset,
     /// Stored bytes, about: of summaries and of what was sealed since.
     bytes: u64,
     /// Of these, what no summary covers.
-    recent_bytes: u64,
+    pub(super) recent_bytes: u64,
     since_entry: u64,
-    open: OpenBatch,
+    pub(super) open: OpenBatch,
 }
 
 /// A sealed group that is not committed yet.
@@ -89,7 +89,7 @@ struct Uncommitted {
 /// The log in memory.
 #[derive(Debug)]
 pub struct Log {
-    config: LogConfig,
+    pub(super) config: LogConfig,
     log_id: LogId,
     epoch: u32,
     max_group_bytes: usize,
@@ -106,10 +106,10 @@ pub struct Log {
     ready: VecDeque<Group>,
     uncommitted: VecDeque<Uncommitted>,
     uncommitted_bytes: usize,
-    last_seq: Seq,
+    pub(super) last_seq: Seq,
     synced: Seq,
     pub(super) state: State,
-    tail: Tail,
+    pub(super) tail: Tail,
     pub(super) segments: VecDeque<SegmentSummary>,
     pub(super) recent: VecDeque<RecentEntry>,
     pub(super) segment_changes: Vec<Change>,
@@ -202,7 +202,7 @@ impl Log {
         }
     }
 
-    fn partition(&self, p: PartitionId) -> Option<&Partition> {
+    pub(super) fn partition(&self, p: PartitionId) -> Option<&Partition> {
         self.partitions.get(*self.slots.get(&p)? as usize)
     }
 
@@ -511,102 +511,9 @@ impl Log {
         self.partition(p).map_or(0, |partition| partition.bytes)
     }
 
-    /// Stored bytes of a partition from an offset on, about (evenly spread within a segment).
-    pub fn bytes_after(&self, p: PartitionId, offset: Offset) -> u64 {
-        let Some(partition) = self.partition(p) else { return 0 };
-        let mut covered = partition.start;
-        let mut bytes = 0;
-        for range in self.segments.iter().rev().filter_map(|segment| segment.range(p)) {
-            covered = covered.max(range.next);
-            if range.next <= offset {
-                break;
-            }
-            bytes += share(range.bytes, range.first, range.next, offset);
-        }
-        bytes + share(partition.recent_bytes, covered, partition.leo, offset)
-    }
-
     /// Recent frames from a position up to a frame (the synced end, as a rule), as many as fit in `max_bytes`, at least one.
     pub fn read_tail(&self, from: LogPosition, until: Seq, max_bytes: usize) -> TailRead {
         self.tail.read(from, until.min(self.last_seq), max_bytes)
-    }
-
-    /// Where reading may begin to find an offset: no record of the partition at or after it stands before.
-    pub fn locate(&self, p: PartitionId, offset: Offset) -> LogPosition {
-        let recent = self.recent.iter().rev().find(|entry| entry.partition == p && entry.offset <= offset);
-        if let Some(entry) = recent {
-            return LogPosition { seq: entry.seq, index: 0 };
-        }
-        let mut found = None;
-        for range in self.segments.iter().rev().filter_map(|segment| segment.range(p)) {
-            if range.next <= offset {
-                break; // it stands behind this segment
-            }
-            found = Some(range.first_seq);
-            if range.first <= offset {
-                break;
-            }
-        }
-        LogPosition { seq: found.unwrap_or_else(|| self.uncovered(p, offset)), index: 0 }
-    }
-
-    /// Where to look for an offset that no summary and no entry of the recent index covers.
-    fn uncovered(&self, p: PartitionId, offset: Offset) -> Seq {
-        let Some(partition) = self.partition(p) else { return self.last_seq + 1 };
-        match partition.open.is_empty() {
-            false if offset >= partition.open.base_offset() => partition.open.seq(),
-            true if offset >= partition.leo => self.last_seq + 1,
-            _ => self.segments.back().map_or(1, |segment| segment.last_seq + 1),
-        }
-    }
-
-    /// Where reading may begin to find what came in at or after a wall time, over all partitions: every batch before it is known
-    /// to be older, or its clock was not set and what follows it is older too.
-    pub fn locate_time(&self, wall_ms: i64) -> LogPosition {
-        let mut seq = self.segments.back().map_or(0, |segment| segment.last_seq + 1);
-        for segment in self.segments.iter().rev() {
-            match segment.wall_ms {
-                Some((_, last)) if last < wall_ms => break,
-                _ => seq = segment.first_seq,
-            }
-        }
-        LogPosition { seq, index: 0 }
-    }
-
-    /// When the record at an offset came in, about: exactly while it is in memory, else the earliest time of its segment.
-    pub fn ingest_time(&self, p: PartitionId, offset: Offset) -> Option<IngestTime> {
-        let partition = self.partition(p)?;
-        if offset >= partition.leo {
-            return None;
-        }
-        if !partition.open.is_empty() && offset >= partition.open.base_offset() {
-            let mono_ms = partition.open.mono_ms();
-            return Some(IngestTime { boot: self.config.boot, mono_ms, wall_ms: None, wall_synced: false });
-        }
-        let from = self.locate(p, offset).seq;
-        if from >= self.tail.first_seq() || self.tail_holds(p, offset) {
-            let holds = |frame: &&Arc<Frame>| frame.header.partition == p && frame.header.next_offset() > offset;
-            return self.tail.from(from).find(holds).and_then(|frame| frame.batch_time());
-        }
-        let segment = self.segments.iter().find(|segment| segment.range(p).is_some_and(|range| range.next > offset))?;
-        let wall_ms = segment.wall_ms.map(|(first, _)| first);
-        Some(IngestTime { wall_ms, wall_synced: wall_ms.is_some(), ..IngestTime::default() })
-    }
-
-    fn tail_holds(&self, p: PartitionId, offset: Offset) -> bool {
-        let first =
-            self.tail.from(0).find(|frame| frame.header.kind == FrameKind::Batch && frame.header.partition == p);
-        first.is_some_and(|frame| frame.header.base_offset <= offset)
-    }
-
-    /// Wall time, ms since 1970, of an ingest time: as recorded if the clock was set, else by what is known of its boot.
-    pub fn wall_ms(&self, time: &IngestTime) -> Option<i64> {
-        if time.wall_synced {
-            return time.wall_ms;
-        }
-        let entry = self.state.get(ControlKind::BootTime, &time.boot.0)?;
-        let mapping: BootTimeV1 = super::control::from_value(&entry.value)?;
-        Some(mapping.wall_ms_at_zero.saturating_add_unsigned(time.mono_ms))
     }
 
     /// Sealed and abandoned segments, oldest first; the one being written is not among them.
@@ -623,11 +530,4 @@ impl Log {
     pub fn log_id(&self) -> LogId {
         self.log_id
     }
-}
-
-/// The part of `bytes`, evenly spread over the offsets from `first` to `next`, that lies at or after `offset`.
-fn share(bytes: u64, first: Offset, next: Offset, offset: Offset) -> u64 {
-    let all = next.saturating_sub(first);
-    let wanted = next.saturating_sub(offset.max(first));
-    if all == 0 { 0 } else { (u128::from(bytes) * u128::from(wanted) / u128::from(all)) as u64 }
 }

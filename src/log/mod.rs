@@ -14,6 +14,7 @@ pub mod damage;
 pub mod format;
 pub mod frame;
 mod live;
+mod locate;
 pub mod memory;
 pub mod read;
 pub mod record;
@@ -24,6 +25,10 @@ pub mod segments;
 pub mod state;
 pub mod store;
 mod tail;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
 
 pub use live::{Appended, Log, LogConfig};
 pub use tail::TailRead;

@@ -300,12 +300,13 @@ impl Gathering<'_> {
     /// The segment is read to its end, or to the end of what was asked for.
     fn end_of(&mut self, plan: &SegmentPlan, until: Seq) {
         let last = plan.valid_to.min(until);
-        if plan.valid_to != Seq::MAX && self.next.seq <= last {
+        if plan.exact && self.next.seq <= last {
             let seqs = Some((self.next.seq, last));
             let kind = DamageKind::MissingFrames;
             self.damaged(Damage { kind, segment: plan.header.number, place: (0, 0), seqs, offsets: None });
         }
-        if last != Seq::MAX {
+        let newest = plan.valid_to == Seq::MAX && until != Seq::MAX;
+        if plan.exact || newest {
             self.next = self.next.max(LogPosition { seq: last.saturating_add(1), index: 0 });
         }
     }

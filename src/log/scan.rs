@@ -18,6 +18,8 @@ pub(crate) struct SegmentPlan {
     pub(crate) header: SegmentHeader,
     /// Last sequence that counts in it: the newer segment's word, or no bound for the newest.
     pub(crate) valid_to: Seq,
+    /// That is exactly its last one: it is the predecessor that a newer segment names.
+    pub(crate) exact: bool,
 }
 
 /// What stands at the place where the walk is.

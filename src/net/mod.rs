@@ -14,6 +14,8 @@ pub mod table;
 
 mod network;
 #[cfg(test)]
+pub(crate) mod test_client;
+#[cfg(test)]
 mod tests;
 
 pub use listener::{BindError, Incoming, Quota, bind};

@@ -1,18 +1,17 @@
 //! The network side with real sockets and, in place of the engine, a few lines.
 
 use super::connection::ConnectionLimits;
+use super::test_client::{Client, connect, publish};
 use super::*;
 use crate::engine::io::{CloseCause, Input, Output};
 use crate::limits::{SOCKET_QUEUE_HIGH, SOCKET_QUEUE_LOW};
-use crate::mqtt::decode::{Decoder, Peer};
 use crate::mqtt::encode::encode;
 use crate::mqtt::properties::*;
 use crate::mqtt::*;
 use crate::types::{ConnId, Seq};
-use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -33,9 +32,13 @@ struct Bench {
 
 impl Bench {
     fn new(limits: ConnectionLimits) -> Self {
+        Self::with_partial(limits, 4 << 20)
+    }
+
+    fn with_partial(limits: ConnectionLimits, partial_max: usize) -> Self {
         let listener: TcpListener = bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut network = Network::new(0, Arc::new(Bell::new().unwrap()), vec![limits], 4 << 20).unwrap();
+        let mut network = Network::new(0, Arc::new(Bell::new().unwrap()), vec![limits], partial_max).unwrap();
         network.listen(listener, 0, Quota::new(100, Arc::new(AtomicUsize::new(0)), 100)).unwrap();
         Self {
             network,
@@ -122,65 +125,6 @@ fn take(
         }
         packets.push((conn, packet));
     }
-}
-
-struct Client {
-    stream: TcpStream,
-    decoder: Decoder,
-    bytes: BytesMut,
-    ended: bool,
-}
-
-impl Client {
-    fn new(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        Self { stream, decoder: Decoder::new(Peer::Server, 1 << 24), bytes: BytesMut::new(), ended: false }
-    }
-
-    fn send(&mut self, packet: &Packet, version: Version) {
-        let mut bytes = Vec::new();
-        encode(packet, version, &mut bytes).unwrap();
-        self.stream.set_nonblocking(false).unwrap();
-        self.stream.write_all(&bytes).unwrap();
-        self.stream.set_nonblocking(true).unwrap();
-    }
-
-    fn fill(&mut self) {
-        let mut chunk = [0; 65_536];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => self.ended = true,
-            Ok(read) => self.bytes.extend_from_slice(&chunk[..read]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => self.ended = true,
-        }
-    }
-
-    fn receive(&mut self) -> Option<Packet> {
-        self.fill();
-        let mut bytes = self.bytes.split().freeze();
-        let packet = self.decoder.decode(&mut bytes).unwrap();
-        self.bytes = BytesMut::from(bytes);
-        packet
-    }
-}
-
-fn connect(version: Version) -> Packet {
-    Packet::Connect(Box::new(Connect {
-        version,
-        clean_start: true,
-        keep_alive_s: 0,
-        client_id: Text::from("c"),
-        will: None,
-        username: None,
-        password: None,
-        properties: ConnectProperties::default(),
-    }))
-}
-
-fn publish(qos: QoS, packet_id: u16, payload: &[u8]) -> Publish {
-    let (topic, payload) = (Text::from("a/b"), Bytes::copy_from_slice(payload));
-    Publish { dup: false, qos, retain: false, topic, packet_id, properties: None, payload }
 }
 
 fn ack(conn: ConnId, packet_id: u16, gate: Seq) -> Output {
@@ -369,6 +313,29 @@ fn who_sends_no_connect_or_no_ping_in_time_is_closed() {
     assert!(matches!(last, Some(Packet::Disconnect(it)) if it.reason == Reason::KEEP_ALIVE_TIMEOUT));
     bench.start -= Duration::from_secs(10);
     bench.until("no CONNECT", |bench| bench.log.len() == 2);
+}
+
+#[test]
+fn large_packets_beyond_their_share_of_memory_come_one_after_the_other() {
+    let mut bench = Bench::with_partial(LIMITS, 0);
+    let mut clients: Vec<Client> = (0..3).map(|_| bench.client(Version::V311).0).collect();
+    bench.packets.clear();
+    let mut bytes = Vec::new();
+    encode(&Packet::Publish(publish(QoS::AtMostOnce, 0, &[9; 200_000])), Version::V311, &mut bytes).unwrap();
+    let (begin, end) = bytes.split_at(100_000);
+    for client in &mut clients {
+        client.stream.set_nonblocking(false).unwrap();
+        client.stream.write_all(begin).unwrap();
+    }
+    (0..20).for_each(|_| bench.turn());
+    // The later ones are whole in the kernel's buffers, and wait for the first.
+    for client in clients.iter_mut().skip(1) {
+        client.stream.write_all(end).unwrap();
+    }
+    (0..20).for_each(|_| bench.turn());
+    assert!(bench.packets.len() < 3);
+    clients[0].stream.write_all(end).unwrap();
+    bench.until("all", |bench| bench.packets.len() == 3);
 }
 
 #[test]

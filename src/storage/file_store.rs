@@ -91,6 +91,14 @@ impl Name {
     }
 }
 
+/// The number of the segment whose file has this name.
+pub(super) fn segment_number(file_name: &str) -> Option<u64> {
+    match Name::parse(file_name) {
+        Name::Segment(number) => Some(number),
+        _ => None,
+    }
+}
+
 impl FileStore {
     /// Opens the segments in `dir`, which exists. Makes and removes nothing, so it opens on a full disk. `segment_size` is for
     /// segments made from now on: older ones keep the size that they have.

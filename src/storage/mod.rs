@@ -10,9 +10,11 @@ pub mod identity;
 mod open;
 pub mod sled_state;
 mod trust;
+pub mod view;
 
 pub use data_dir::{DataDir, Usage, usage};
 pub use error::{OpenError, store_error};
 pub use file_store::FileStore;
 pub use open::{Opened, open, open_existing};
 pub use sled_state::SledState;
+pub use view::ViewStore;

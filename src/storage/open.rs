@@ -141,7 +141,3 @@ impl Opened {
         self.state.flush()
     }
 }
-
-#[cfg(test)]
-#[path = "open_tests.rs"]
-mod tests;

@@ -59,7 +59,7 @@ enum OpenFailure {
 
 impl SledState {
     /// Opens the state. Never fails: the worst is an empty state in memory, with a note that says why. Whether the content may be
-    /// relied on is [`SledState::trusted`]; an untrusted one is empty.
+    /// relied on is [`SledState::trusted`]; of an untrusted one only the stamp says something: so far the log was synced once.
     pub fn open(data_dir: &DataDir, cache_bytes: u64, boot: BootId) -> Self {
         let mut this = Self {
             dir: data_dir.state_dir(),
@@ -74,14 +74,13 @@ impl SledState {
             notes: Vec::new(),
         };
         this.mark = Mark::read(&this.mark_path).unwrap_or(Mark::Unknown);
-        let exists = this.dir.exists();
-        if let Err(error) = this.open_disk(exists && this.mark.trusted(boot)) {
+        if let Err(error) = this.open_disk(this.mark.trusted(boot)) {
             this.fall_back(&error);
         }
         this
     }
 
-    /// Whether the content may be relied on up to its stamp; otherwise it is empty and is to be rebuilt from the log.
+    /// Whether the content may be relied on up to its stamp; otherwise it is to be cleared and rebuilt from the log.
     pub fn trusted(&self) -> bool {
         self.trusted
     }
@@ -123,20 +122,26 @@ impl SledState {
     }
 
     fn open_disk(&mut self, believe: bool) -> Result<(), StoreError> {
-        if believe {
-            match self.open_sled() {
-                Ok(db) => {
-                    // Before anything is applied: after a power cut from here on, the content is in doubt.
-                    self.set_mark(Mark::Open(self.boot))?;
-                    self.backing = Backing::Sled(db);
-                    self.trusted = true;
-                    return Ok(());
-                }
-                Err(OpenFailure::Refused(error)) => return Err(error),
-                Err(OpenFailure::Damaged(why)) => self.set_aside(&why)?,
+        if !self.dir.exists() {
+            return self.start_empty();
+        }
+        if !self.dir.is_dir() {
+            return Err(failed("open", &self.dir)(io::Error::from(ErrorKind::NotADirectory)));
+        }
+        match self.open_sled() {
+            Ok(db) => {
+                // Before anything is applied: after a power cut from here on, the content is in doubt.
+                self.set_mark(if believe { Mark::Open(self.boot) } else { Mark::Unknown })?;
+                self.backing = Backing::Sled(db);
+                self.trusted = believe;
+                Ok(())
+            }
+            Err(OpenFailure::Refused(error)) => Err(error),
+            Err(OpenFailure::Damaged(why)) => {
+                self.set_aside(&why)?;
+                self.start_empty()
             }
         }
-        self.start_empty()
     }
 
     fn start_empty(&mut self) -> Result<(), StoreError> {

@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::io::ReadFrom;
 use crate::engine::status::{PartitionStatus, StreamStatus, UpstreamStatus};
 use crate::settings;
+use crate::types::LogPosition;
 use smol::channel::Receiver;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

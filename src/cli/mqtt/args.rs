@@ -3,6 +3,7 @@
 use super::super::Failure;
 use super::Options;
 use crate::limits::TOKEN_FILE_BYTES_MAX;
+use crate::mqtt::Version;
 use clap::Args;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -34,7 +35,7 @@ pub struct ConnectArgs {
     pub password: Option<String>,
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long = "protocol-version", value_name = "VERSION", default_value = "5", value_parser = protocol)]
-    pub v5: bool,
+    pub protocol: Version,
     /// Keep the session: no clean session, no clean start
     #[arg(short = 'c', long = "disable-clean-session", requires = "id")]
     pub keep_session: bool,
@@ -61,11 +62,18 @@ fn no_password(_: &str) -> Result<String, String> {
     Err("a password on the command line can be read by every user of this machine; put it into a file and name it with --password-file".into())
 }
 
-fn protocol(text: &str) -> Result<bool, String> {
+fn protocol(text: &str) -> Result<Version, String> {
     match text {
-        "5" | "mqttv5" => Ok(true),
-        "311" | "mqttv311" | "3.1.1" => Ok(false),
+        "5" | "mqttv5" => Ok(Version::V5),
+        "311" | "mqttv311" | "3.1.1" => Ok(Version::V311),
         _ => Err("expected 5 or 311".into()),
+    }
+}
+
+impl ConnectArgs {
+    /// Whether it is MQTT 5.0.
+    pub fn v5(&self) -> bool {
+        self.protocol == Version::V5
     }
 }
 
@@ -108,8 +116,8 @@ impl ConnectArgs {
             keep_alive_s: self.keepalive,
             clean: !self.keep_session,
             // As mosquitto_sub: a session that is kept is kept for ever, until somebody says otherwise.
-            session_expiry_s: (self.keep_session && self.v5).then_some(u32::MAX),
-            v5: self.v5,
+            session_expiry_s: (self.keep_session && self.v5()).then_some(u32::MAX),
+            v5: self.v5(),
             inflight,
             manual_acks: false,
             tls,

@@ -111,7 +111,7 @@ pub enum Client {
     V5(rumqttc::v5::Client),
 }
 
-/// The half that runs the connection: nothing moves unless [`Events::next`] is called.
+/// The half that runs the connection: nothing moves unless [`Events::wait`] is called.
 pub enum Events {
     /// MQTT 3.1.1.
     V4(Box<rumqttc::Connection>),
@@ -129,7 +129,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// A client that connects at the first [`Events::next`]. `queue` requests wait in between.
+/// A client that connects at the first [`Events::wait`]. `queue` requests wait in between.
 pub fn client(options: &Options, queue: usize) -> (Client, Events) {
     match options.v5 {
         true => {
@@ -197,16 +197,28 @@ impl Client {
 
 impl Events {
     /// What happens next; `None` once every [`Client`] is gone. After an error this value is to be dropped.
-    pub fn next(&mut self) -> Option<Result<Seen, Trouble>> {
+    pub fn wait(&mut self) -> Option<Result<Seen, Trouble>> {
         match self {
             Self::V4(connection) => connection.recv().ok().map(v4::seen),
             Self::V5(connection) => connection.recv().ok().map(v5::seen),
         }
     }
 
-    /// The same within a time; `Err(())` when it is over, and then this value is to be dropped: what was under way may be lost.
+    /// After an error: what had happened before it and was not told yet, as packets that left.
+    pub fn rest(&mut self) -> Vec<Seen> {
+        match self {
+            Self::V4(connection) => {
+                connection.eventloop.state.events.drain(..).filter_map(|event| v4::seen(Ok(event)).ok()).collect()
+            }
+            Self::V5(connection) => {
+                connection.eventloop.state.events.drain(..).filter_map(|event| v5::seen(Ok(event)).ok()).collect()
+            }
+        }
+    }
+
+    /// The same as [`Events::wait`] within a time; `Err(())` when it is over, and then this value is to be dropped: what was under way may be lost.
     #[allow(clippy::result_unit_err, reason = "over is over")]
-    pub fn next_within(&mut self, time: Duration) -> Result<Option<Result<Seen, Trouble>>, ()> {
+    pub fn wait_within(&mut self, time: Duration) -> Result<Option<Result<Seen, Trouble>>, ()> {
         use rumqttc::RecvTimeoutError;
         use rumqttc::v5;
         match self {

@@ -94,7 +94,7 @@ pub(super) fn find(store: &dyn LogStore, plan: &SegmentPlan, report: &mut Recove
         end.leftovers.push(Leftover { place: frame.place, until, header: Some(frame.raw) });
     }
     end.leftovers.sort_unstable_by_key(|leftover| leftover.place);
-    end.losses.holes = end.index.holes().to_vec();
+    end.losses.scanned(&end.index);
     end.bytes_read = walk.bytes_read();
     report.scanned.0 += 1;
     report.scanned.1 += end.bytes_read;
@@ -180,7 +180,7 @@ impl End {
     /// Frames from the next one to `last` were synced and are not there.
     fn missing(&mut self, last: Seq, place: u64, report: &mut RecoveryReport) {
         let headers: Vec<FrameHeader> = self.leftovers.iter().filter_map(|left| Some(left.header?.header)).collect();
-        self.losses.missing(self.next, last, &headers);
+        self.losses.missing(self.plan.header.number, self.next, last, &headers);
         report.damaged(Damage {
             kind: DamageKind::MissingFrames,
             segment: self.plan.header.number,
@@ -215,14 +215,12 @@ impl End {
         // Exactly what was cut off is known if its headers can be read one behind the other up to the end of a group.
         let mut ranges = Vec::new();
         let mut place = self.place;
-        let mut next = self.next;
         let mut ended = false;
-        for leftover in &self.leftovers {
-            let Some(raw) = leftover.header.filter(|raw| raw.header.seq == next && leftover.place == place) else {
+        for (seq, leftover) in (self.next..).zip(&self.leftovers) {
+            let Some(raw) = leftover.header.filter(|raw| raw.header.seq == seq && leftover.place == place) else {
                 return Verdict::Unknown;
             };
             place = leftover.until;
-            next += 1;
             ended = raw.header.is_last();
             if raw.header.kind == FrameKind::Batch {
                 ranges.push((raw.header.partition, raw.header.base_offset, raw.header.next_offset()));
@@ -243,21 +241,35 @@ impl End {
     }
 }
 
-/// Whether a segment whose header cannot be read shows frames that are newer than `last`: it held something. Their checks cannot
-/// be made without the salt.
-pub(super) fn shows_frames(store: &dyn LogStore, number: u64, last: Seq) -> Result<bool, StoreError> {
+/// What a newest segment without a readable header may have held. Without its salt nothing in it can be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blank {
+    /// Nothing newer than the log's end shows: it was begun and not used.
+    Empty,
+    /// Frames show that may all be of one write, which was not synced.
+    Torn,
+    /// A frame shows that says that others behind the log's end were synced.
+    Lost,
+}
+
+/// Looks for frames that are newer than `last`.
+pub(super) fn blank(store: &dyn LogStore, number: u64, last: Seq) -> Result<Blank, StoreError> {
     let mut chunk = vec![0u8; READ_CHUNK_BYTES];
     let mut at = 0;
+    let mut found = Blank::Empty;
     loop {
         let read = read_full(store, number, at, &mut chunk)?;
         let bytes = chunk.get(..read).unwrap_or_default();
-        let newer = |raw: RawHeader| raw.header.seq > last && raw.header.seq - last < STAMP_AHEAD_MAX;
-        let found = (0..read).step_by(FRAME_ALIGN).filter_map(|n| decode_unchecked(bytes.get(n..)?)).any(newer);
-        if found {
-            return Ok(true);
+        let newer = |raw: &RawHeader| raw.header.seq > last && raw.header.seq - last < STAMP_AHEAD_MAX;
+        let headers = (0..read).step_by(FRAME_ALIGN).filter_map(|n| decode_unchecked(bytes.get(n..)?));
+        for raw in headers.filter(newer) {
+            found = Blank::Torn;
+            if raw.synced > last && raw.synced < raw.header.seq {
+                return Ok(Blank::Lost);
+            }
         }
         if read < chunk.len() {
-            return Ok(false);
+            return Ok(found);
         }
         // A header may lie across the border of two chunks.
         at += (read - crate::log::format::FRAME_HEADER_BYTES) as u64;

@@ -13,10 +13,13 @@ mod end;
 mod partitions;
 mod rebuild;
 pub(crate) mod survey;
+#[cfg(test)]
+mod tests;
 
+use self::end::End;
 use self::partitions::Found;
-use self::rebuild::Newest;
-use self::survey::Losses;
+use self::rebuild::{Base, Newest, Rebuilt};
+use self::survey::{Losses, Survey};
 use super::commit::CommitTail;
 use super::control::ControlRecord;
 use super::damage::Damage;
@@ -205,17 +208,49 @@ pub fn recover(
         doubt = "it is older than the oldest segment".into();
         base = None;
     }
-    report.state =
-        base.as_ref().map_or(StateOutcome::Rebuilt(doubt), |base| StateOutcome::Replayed { stamp: base.stamp });
-    let mut losses = Losses::default();
-    let mut newest = Newest::new(base.as_ref());
-    let mut segments = survey::summaries(store, &survey, base.as_ref(), &mut newest, &mut losses, &mut report)?;
-    if let Some(end) = &end {
-        newest.add_index(&end.index);
-        losses.merge(end.losses.clone());
+    let trusted = base.as_ref().map(|base| base.stamp);
+    let mut gathered = gather(store, &survey, end.as_ref(), base, report.clone())?;
+    if let Some(stamp) = trusted.filter(|stamp| stamp + 1 < gathered.rebuilt.log_start.seq) {
+        // What was freed behind its stamp may have been tombstones.
+        doubt = format!("its stamp {stamp} lies before the start of the log");
+        gathered = gather(store, &survey, end.as_ref(), None, report)?;
     }
-    let rebuilt = rebuild::state(store, &survey.plans, newest, base, &mut report)?;
-    segments.retain(|segment| segment.number >= rebuilt.log_start);
+    let Gathered { segments, losses, rebuilt, mut report } = gathered;
+    report.state = match trusted {
+        Some(stamp) if rebuilt.touched.is_some() => StateOutcome::Replayed { stamp },
+        _ => StateOutcome::Rebuilt(doubt),
+    };
     let found = Found { survey: &survey, segments, end, last, stamp, losses, rebuilt, log_id };
     found.open(store, state_store, context, report)
+}
+
+/// What the segments that count come to.
+struct Gathered {
+    segments: Vec<SegmentSummary>,
+    losses: Losses,
+    rebuilt: Rebuilt,
+    report: RecoveryReport,
+}
+
+fn gather(
+    store: &dyn LogStore,
+    survey: &Survey,
+    end: Option<&End>,
+    base: Option<Base>,
+    mut report: RecoveryReport,
+) -> Result<Gathered, RecoveryError> {
+    let mut losses = Losses::default();
+    let mut newest = Newest::new(base.as_ref());
+    let mut segments = survey::summaries(store, survey, base.as_ref(), &mut newest, &mut losses, &mut report)?;
+    if let Some(end) = end {
+        newest.add_index(&end.index);
+        losses.take(end.losses.clone());
+    }
+    let rebuilt = rebuild::state(store, &survey.plans, newest, base, &mut report)?;
+    // A freed segment may come back with a power cut. What it lacks is no loss.
+    let start = rebuilt.log_start.segment;
+    segments.retain(|segment| segment.number >= start);
+    losses.forget_before(start);
+    report.damage.retain(|damage| damage.segment >= start);
+    Ok(Gathered { segments, losses, rebuilt, report })
 }

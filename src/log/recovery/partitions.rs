@@ -1,6 +1,6 @@
 //! The last part of recovery: where partitions begin and end, what is burnt, and how the log is made ready to go on.
 
-use super::end::{End, Verdict, shows_frames};
+use super::end::{Blank, End, Verdict, blank};
 use super::rebuild::{self, Rebuilt};
 use super::survey::{Losses, Survey};
 use super::{Recovered, RecoveredPartition, RecoveryContext, RecoveryError, RecoveryReport, StateOutcome};
@@ -50,16 +50,25 @@ struct Course {
 impl Course {
     /// Its records go on at `first`: what lies between is missing, unless a gap record says why.
     fn goes_on(&mut self, first: Offset) {
-        let mut from = self.leo;
-        for (gap_first, gap_until) in &self.gaps {
-            if *gap_first <= from && from < *gap_until {
-                from = *gap_until;
-            }
-        }
-        if from < first {
-            self.missing.push((from, first));
-        }
+        self.lacks(self.leo, first);
         self.leo = self.leo.max(first);
+    }
+
+    /// These offsets stand nowhere: missing, as far as no gap record says why.
+    fn lacks(&mut self, first: Offset, until: Offset) {
+        let mut from = first;
+        for (gap_first, gap_until) in &self.gaps {
+            if from >= until {
+                break;
+            }
+            if *gap_first > from {
+                self.missing.push((from, until.min(*gap_first)));
+            }
+            from = from.max(*gap_until);
+        }
+        if from < until {
+            self.missing.push((from, until));
+        }
     }
 }
 
@@ -73,7 +82,8 @@ pub(super) fn fresh(
     stamp: Seq,
 ) -> Result<(Recovered, CommitTail), RecoveryError> {
     report.fresh = true;
-    tidy(store, survey, 0, 0, &mut report)?;
+    let (empty, _) = odd_ones(store, survey, 0, &mut report)?;
+    give_back(store, survey, empty, 0, &mut report);
     if stamp > 0 {
         report.state = StateOutcome::Rebuilt("there is no log to it".into());
     }
@@ -87,25 +97,35 @@ pub(super) fn fresh(
     Ok((recovered, CommitTail { next_number, ..CommitTail::fresh(log_id, context.salt_seed) }))
 }
 
-/// Gives segments back that hold nothing, and those that were freed and came back. Whether a newest segment without a header may
-/// have held something.
-fn tidy(
+/// Looks at the segments whose headers do not serve. Which may be given back, and whether one of them may have held something.
+fn odd_ones(
     store: &dyn LogStore,
     survey: &Survey,
-    log_start: u64,
     last: Seq,
     report: &mut RecoveryReport,
-) -> Result<bool, StoreError> {
+) -> Result<(Vec<u64>, bool), StoreError> {
     let mut held = false;
     let mut empty: Vec<u64> = survey.void.clone();
     for number in &survey.blank {
-        if shows_frames(store, *number, last)? {
-            held = true;
-            report.damaged(whole(DamageKind::Header, *number));
-        } else {
-            empty.push(*number);
+        match blank(store, *number, last)? {
+            Blank::Empty => empty.push(*number),
+            Blank::Torn => {
+                held = true;
+                report.torn = Some((*number, 0, store.segment_size()));
+            }
+            Blank::Lost => {
+                held = true;
+                report.damaged(whole(DamageKind::Header, *number));
+            }
         }
     }
+    survey.headless.iter().for_each(|number| report.damaged(whole(DamageKind::Header, *number)));
+    survey.foreign.iter().for_each(|number| report.damaged(whole(DamageKind::Foreign, *number)));
+    Ok((empty, held))
+}
+
+/// Gives segments back: those that hold nothing, and those that were freed and came back. Only once what says so is durable.
+fn give_back(store: &dyn LogStore, survey: &Survey, mut empty: Vec<u64>, log_start: u64, report: &mut RecoveryReport) {
     empty.extend(survey.plans.iter().map(|plan| plan.header.number).filter(|number| *number < log_start));
     empty.sort_unstable();
     for number in empty {
@@ -113,9 +133,6 @@ fn tidy(
             report.recycled.push(number);
         }
     }
-    survey.headless.iter().for_each(|number| report.damaged(whole(DamageKind::Header, *number)));
-    survey.foreign.iter().for_each(|number| report.damaged(whole(DamageKind::Foreign, *number)));
-    Ok(held)
 }
 
 fn whole(kind: DamageKind, segment: u64) -> Damage {
@@ -132,7 +149,7 @@ impl Found<'_> {
         mut report: RecoveryReport,
     ) -> Result<(Recovered, CommitTail), RecoveryError> {
         self.missing_segments(&mut report);
-        let held = tidy(store, self.survey, self.rebuilt.log_start, self.last, &mut report)?;
+        let (empty, held) = odd_ones(store, self.survey, self.last, &mut report)?;
         let lost_tail = self.stamp > self.last && self.stamp - self.last < STAMP_AHEAD_MAX;
         let verdict = match &self.end {
             _ if held || lost_tail => Verdict::Unknown,
@@ -146,6 +163,7 @@ impl Found<'_> {
         let (partitions, burn_new) = self.partitions(&verdict, &mut pending, &mut report);
         let next_seq = self.next_seq(clean, lost_tail || held);
         let active = self.continue_at(store, next_seq, &mut report)?;
+        give_back(store, self.survey, empty, self.rebuilt.log_start.segment, &mut report);
         let newest =
             self.end.as_ref().map(|end| end.index.summary()).filter(|summary| summary.last_seq >= summary.first_seq);
         let (recent, recent_ranges) = match (&active, newest) {
@@ -200,7 +218,7 @@ impl Found<'_> {
             if made_up
                 || header.previous == 0
                 || expected == Some(header.previous)
-                || header.previous < self.rebuilt.log_start
+                || header.previous < self.rebuilt.log_start.segment
             {
                 continue;
             }
@@ -208,7 +226,7 @@ impl Found<'_> {
             let first = first.map_or(1, |segment| segment.last_seq + 1);
             let seqs = (first <= header.previous_last).then_some((first, header.previous_last));
             report.damaged(Damage { seqs, ..whole(DamageKind::MissingSegment, header.previous) });
-            self.losses.unknown_until = self.losses.unknown_until.max(header.previous_last);
+            self.losses.unknown(header.previous, header.previous_last);
         }
     }
 
@@ -233,7 +251,7 @@ impl Found<'_> {
         let mut courses = recorded(&self.rebuilt.state);
         for segment in &self.segments {
             for range in &segment.ranges {
-                let told_by = self.losses.told.get(&(segment.number, range.partition)).copied();
+                let told_by = self.losses.told_by(segment.number, range.partition);
                 follow(&mut courses, range, told_by.unwrap_or(segment.last_seq));
             }
         }
@@ -242,15 +260,12 @@ impl Found<'_> {
                 follow(&mut courses, range, end.index.last_seq_of(range.partition).unwrap_or(0));
             }
         }
-        for (partition, _, until) in &self.losses.known {
-            courses.entry(*partition).or_default().goes_on(*until);
+        for (partition, until) in self.losses.known() {
+            courses.entry(partition).or_default().goes_on(until);
         }
         courses.values_mut().for_each(|course| course.goes_on(course.recorded_leo));
-        for (partition, first, until) in &self.losses.holes {
-            let course = courses.entry(*partition).or_default();
-            if !course.gaps.iter().any(|gap| gap.0 <= *first && *until <= gap.1) {
-                course.missing.push((*first, *until));
-            }
+        for (partition, first, until) in self.losses.holes() {
+            courses.entry(partition).or_default().lacks(first, until);
         }
         let mut burnt = BTreeMap::new();
         match verdict {
@@ -262,7 +277,7 @@ impl Found<'_> {
             }
             Verdict::Unknown => burnt.extend(courses.iter().map(|(id, course)| (*id, course.leo + OFFSET_JUMP))),
             Verdict::Clean => {
-                let shadowed = courses.iter().filter(|(_, course)| course.told_by < self.losses.unknown_until);
+                let shadowed = courses.iter().filter(|(_, course)| course.told_by < self.losses.unknown_until());
                 burnt.extend(shadowed.map(|(id, course)| (*id, course.leo + OFFSET_JUMP)));
             }
         }
@@ -281,7 +296,7 @@ impl Found<'_> {
             }
             partitions.push(RecoveredPartition { id, start: course.start, leo: course.leo, recent_bytes: 0 });
         }
-        let unknown = matches!(verdict, Verdict::Unknown) || self.losses.unknown_until > 0;
+        let unknown = matches!(verdict, Verdict::Unknown) || self.losses.unknown_until() > 0;
         (partitions, unknown)
     }
 

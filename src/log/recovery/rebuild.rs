@@ -165,8 +165,13 @@ fn known(kind: u16, version: u8, required: bool) -> Result<(), RecoveryError> {
     if understood || !required { Ok(()) } else { Err(RecoveryError::UnknownControl { kind, version }) }
 }
 
-/// The oldest segment that counts, by what was recorded; 0 if nothing was ever freed.
-fn log_start(store: &dyn LogStore, plans: &[SegmentPlan], newest: &Newest, state: &State) -> Result<u64, StoreError> {
+/// The oldest segment that counts, by what was recorded; zeros if nothing was ever freed.
+fn log_start(
+    store: &dyn LogStore,
+    plans: &[SegmentPlan],
+    newest: &Newest,
+    state: &State,
+) -> Result<LogStartV1, StoreError> {
     let mut found = state.get(ControlKind::LogStart, &[]).and_then(|entry| from_value::<LogStartV1>(&entry.value));
     if let Some((segment, place)) = newest.keys.get(&store_key(ControlKind::LogStart as u16, &[]))
         && let Some(plan) = plan_of(plans, *segment)
@@ -175,7 +180,7 @@ fn log_start(store: &dyn LogStore, plans: &[SegmentPlan], newest: &Newest, state
         let records = ControlRecords::new(&body).filter(|record| record.kind == ControlKind::LogStart as u16);
         found = records.filter_map(|record| from_value(record.value?)).last().or(found);
     }
-    Ok(found.map_or(0, |start| start.segment))
+    Ok(found.unwrap_or(LogStartV1 { segment: 0, seq: 0 }))
 }
 
 fn plan_of(plans: &[SegmentPlan], number: u64) -> Option<&SegmentPlan> {
@@ -188,7 +193,7 @@ pub(super) struct Rebuilt {
     /// Keys that the trusted state store lacks or has differently; `None`: it is to be filled anew.
     pub(super) touched: Option<Vec<Vec<u8>>>,
     /// The oldest segment that counts.
-    pub(super) log_start: u64,
+    pub(super) log_start: LogStartV1,
 }
 
 /// The state after all segments.
@@ -206,7 +211,7 @@ pub(super) fn state(
     }
     let log_start = log_start(store, plans, &newest, &state)?;
     let mut frames: Vec<(u64, KeyPlace)> =
-        newest.keys.values().copied().filter(|(segment, _)| *segment >= log_start).collect();
+        newest.keys.values().copied().filter(|(segment, _)| *segment >= log_start.segment).collect();
     frames.sort_unstable_by_key(|(segment, place)| (*segment, place.place));
     frames.dedup_by_key(|(segment, place)| (*segment, place.place));
     for (segment, place) in frames {

@@ -86,7 +86,8 @@ pub(crate) fn judge(headers: &BTreeMap<u64, Option<SegmentHeader>>, segment_size
             survey.void.push(*number);
             continue;
         }
-        survey.plans.push(SegmentPlan { header, valid_to });
+        let named = newer.is_some_and(|newer| newer.previous == *number && newer.previous_last != Seq::MAX);
+        survey.plans.push(SegmentPlan { header, valid_to, exact: named });
         valid_to = valid_to.min(header.previous_last);
         newer = Some(header);
     }
@@ -121,40 +122,81 @@ fn headless(successor: &SegmentHeader, number: u64, segment_size: u64) -> Segmen
     }
 }
 
-/// What was lost in segments that were scanned, as far as it bears on where partitions end.
+/// What was lost in segments that were scanned, as far as it bears on where partitions end. Each with its segment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses {
     /// Offsets that stood in frames that do not check.
-    pub(super) known: Vec<(PartitionId, Offset, Offset)>,
+    known: Vec<(u64, PartitionId, Offset)>,
     /// Offsets between two batches of a partition.
-    pub(super) holes: Vec<(PartitionId, Offset, Offset)>,
+    holes: Vec<(u64, PartitionId, Offset, Offset)>,
     /// Frames up to this one are missing of which nothing is known: any partition may have gone on in them.
-    pub(super) unknown_until: Seq,
+    unknown: Vec<(u64, Seq)>,
     /// Last batch of each partition in each segment that was scanned: a footer tells all of them, a scan what is left.
-    pub(super) told: HashMap<(u64, PartitionId), Seq>,
+    told: HashMap<(u64, PartitionId), Seq>,
 }
 
 impl Losses {
     /// Frames from `first` to `last` are not there; `headers` of some of them can be read.
-    pub(super) fn missing(&mut self, first: Seq, last: Seq, headers: &[FrameHeader]) {
-        let lost = headers.iter().filter(|header| (first..=last).contains(&header.seq));
+    pub(super) fn missing(&mut self, segment: u64, first: Seq, last: Seq, headers: &[FrameHeader]) {
         let mut told = 0;
-        for header in lost {
+        for header in headers.iter().filter(|header| (first..=last).contains(&header.seq)) {
             told += 1;
             if header.kind == FrameKind::Batch {
-                self.known.push((header.partition, header.base_offset, header.next_offset()));
+                self.known.push((segment, header.partition, header.next_offset()));
             }
         }
         if told < last - first + 1 {
-            self.unknown_until = self.unknown_until.max(last);
+            self.unknown.push((segment, last));
         }
     }
 
-    pub(super) fn merge(&mut self, other: Self) {
+    /// A segment is not there: nothing is known of frames up to `last`.
+    pub(super) fn unknown(&mut self, segment: u64, last: Seq) {
+        self.unknown.push((segment, last));
+    }
+
+    /// What a scan of a segment shows.
+    pub(super) fn scanned(&mut self, index: &SegmentIndex) {
+        let number = index.number();
+        self.holes.extend(index.holes().iter().map(|(partition, first, until)| (number, *partition, *first, *until)));
+        for range in index.summary().ranges {
+            let told = index.last_seq_of(range.partition).unwrap_or(0);
+            self.told.insert((number, range.partition), told);
+        }
+    }
+
+    pub(super) fn take(&mut self, other: Self) {
         self.known.extend(other.known);
         self.holes.extend(other.holes);
-        self.unknown_until = self.unknown_until.max(other.unknown_until);
+        self.unknown.extend(other.unknown);
         self.told.extend(other.told);
+    }
+
+    /// Segments before `start` do not count any more.
+    pub(super) fn forget_before(&mut self, start: u64) {
+        self.known.retain(|loss| loss.0 >= start);
+        self.holes.retain(|loss| loss.0 >= start);
+        self.unknown.retain(|loss| loss.0 >= start);
+    }
+
+    /// Last frame of which nothing is known.
+    pub(super) fn unknown_until(&self) -> Seq {
+        self.unknown.iter().map(|(_, last)| *last).max().unwrap_or(0)
+    }
+
+    /// Partition and end of what stood in frames that do not check.
+    pub(super) fn known(&self) -> impl Iterator<Item = (PartitionId, Offset)> {
+        self.known.iter().map(|(_, partition, until)| (*partition, *until))
+    }
+
+    /// Partition and offsets between two of its batches.
+    pub(super) fn holes(&self) -> impl Iterator<Item = (PartitionId, Offset, Offset)> {
+        self.holes.iter().map(|(_, partition, first, until)| (*partition, *first, *until))
+    }
+
+    /// Last batch of a partition in a segment, if it was scanned.
+    pub(super) fn told_by(&self, segment: u64, partition: PartitionId) -> Option<Seq> {
+        self.told.get(&(segment, partition)).copied()
     }
 }
 
@@ -179,16 +221,9 @@ pub(super) fn summaries(
             summaries.push(footer.summary);
         } else if !last {
             let index = scan(store, plan, survey.headless.contains(&number), losses, report)?;
-            let summary = index.summary();
-            losses.holes.extend_from_slice(index.holes());
-            losses.told.extend(
-                summary
-                    .ranges
-                    .iter()
-                    .filter_map(|range| Some(((number, range.partition), index.last_seq_of(range.partition)?))),
-            );
+            losses.scanned(&index);
             newest.add_index(&index);
-            summaries.push(summary);
+            summaries.push(index.summary());
         }
     }
     Ok(summaries)
@@ -217,7 +252,7 @@ fn scan(
                     index.get_or_insert_with(|| SegmentIndex::new(number, first(header.seq), SEGMENT_DATA_START));
                 index.add(&header, &body, place, raw.frame_bytes());
                 if header.seq > next && header.kind.numbered() && !(headless && next == plan.header.first_seq) {
-                    losses.missing(next, header.seq - 1, &lost);
+                    losses.missing(number, next, header.seq - 1, &lost);
                 }
                 next = if header.kind.numbered() { header.seq + 1 } else { header.base_offset };
                 end = walk.place();
@@ -229,8 +264,8 @@ fn scan(
             Found::End { .. } => break,
         }
     }
-    if next <= plan.valid_to && plan.valid_to != Seq::MAX {
-        losses.missing(next, plan.valid_to, &lost);
+    if next <= plan.valid_to && plan.exact {
+        losses.missing(number, next, plan.valid_to, &lost);
         let seqs = Some((next, plan.valid_to));
         let kind = DamageKind::MissingFrames;
         report.damaged(Damage { kind, segment: number, place: (end, end), seqs, offsets: None });
