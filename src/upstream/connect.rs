@@ -21,8 +21,24 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 /// What stands after CONNACK: the transport, bytes that came with CONNACK, what the peer takes.
 pub(super) type Connected = (Box<dyn Transport>, BytesMut, wire::Accepted);
 
-/// Connects once.
+/// Connects. `clean_start`: the peer forgets what it holds for us, and begins a session that outlives the connection.
 pub(super) async fn connect(config: &DriverConfig, clean_start: bool) -> Result<Connected, LinkDown> {
+    if clean_start && !config.v5 {
+        // In 3.1.1 a session that began clean ends with its connection [MQTT-3.1.2-6]: one connection forgets, the next one keeps.
+        let (mut stream, ..) = once(config, true).await?;
+        let mut packet = BytesMut::new();
+        wire::write_disconnect(false, &mut packet).map_err(network)?;
+        within(config.connect_timeout, async {
+            let _ = stream.write_all(&packet).await;
+            let _ = stream.close().await;
+        })
+        .await;
+        return once(config, false).await;
+    }
+    once(config, clean_start).await
+}
+
+async fn once(config: &DriverConfig, clean_start: bool) -> Result<Connected, LinkDown> {
     let limit = config.connect_timeout;
     let password = read_password(config).await.map_err(network)?;
     let tcp = reach(config).await.map_err(network)?;
