@@ -342,7 +342,8 @@ impl Engine {
             gate = self.newest_gate();
         }
         let Some(session) = self.sessions.get_mut(&waiting.session) else { return };
-        let conn = session.conn;
+        // A connection that is being closed gets no answers any more.
+        let conn = session.conn.filter(|conn| self.conns.get(conn).is_some_and(|state| !state.closing));
         session.inbound.resolve(waiting.place, reason, properties, gate, |answer| {
             if let Some(conn) = conn {
                 emit(conn, answer, out);
