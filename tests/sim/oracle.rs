@@ -179,13 +179,16 @@ impl Oracle {
         }
         self.explained(partition, end, offset)?;
         let key = Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
+        let unwelcome = self.plan.refused_for_good(&stored.payload);
         self.truth.entry(partition).or_default().insert(offset, stored);
         if partition == self.dead_letter {
             return Ok(());
         }
         let places = self.places.entry(key).or_default();
         places.push((partition, offset));
-        if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once) {
+        // What its replica has refused is a new message when it comes again.
+        let again = |promise: &Promise| promise.level == Acks::Replicated && unwelcome;
+        if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once && !again(promise)) {
             return Err(format!("{key} at QoS 2 in a durable session is stored more than once: {places:?}"));
         }
         let ordered = self.promises.get(&key).is_some_and(|promise| promise.ordered) && !self.refused.contains(&key);

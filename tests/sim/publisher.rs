@@ -200,6 +200,7 @@ impl Publisher {
             flight.publish.dup = connack.session_present;
             let packet = match flight.phase {
                 Phase::Published => {
+                    world.note(format_args!("{} goes out again {}", flight.key, flight.packet_id));
                     remember(world.net, conn, flight);
                     Packet::Publish(flight.publish.clone())
                 }
@@ -265,6 +266,7 @@ impl Publisher {
         publish.packet_id = self.free_id();
         let flight = Flight { key, packet_id: publish.packet_id, phase: Phase::Published, publish: publish.clone() };
         remember(world.net, conn, &flight);
+        world.note(format_args!("{key} goes out at {qos:?} {}, {topic}, {} bytes", publish.packet_id, publish.payload.len()));
         world.net.send(conn, Packet::Publish(publish));
         self.flights.push_back(flight);
     }
