@@ -288,10 +288,17 @@ impl Engine {
     fn forget_received(&mut self, id: SessionId, packet_id: u16) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let known = session.inbound.release(packet_id);
-        if known && session.persistent {
-            self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, durable::received_key(id, packet_id)));
+        if known {
+            self.forget_durably(id, packet_id);
         }
         known
+    }
+
+    /// Removes what is durable of a received QoS 2 identifier.
+    fn forget_durably(&mut self, id: SessionId, packet_id: u16) {
+        if self.sessions.get(&id).is_some_and(|session| session.persistent) {
+            self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, durable::received_key(id, packet_id)));
+        }
     }
 
     /// PUBREL: the id is free. PUBCOMP leaves once the release is synced, else a reused id could be swallowed as a duplicate
@@ -338,7 +345,8 @@ impl Engine {
             (waiting.with_source && !reason.is_failure()).then(|| self.source_property(partition, waiting.offset));
         let mut gate = 0;
         if reason.is_failure() && waiting.qos == QoS::ExactlyOnce {
-            self.forget_received(waiting.session, waiting.packet_id);
+            // The identifier itself is freed with the answer below, whose place in line it still holds.
+            self.forget_durably(waiting.session, waiting.packet_id);
             gate = self.newest_gate();
         }
         let Some(session) = self.sessions.get_mut(&waiting.session) else { return };
