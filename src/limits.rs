@@ -67,7 +67,11 @@ pub const EPOLL_EVENTS_MAX: usize = 1_024;
 /// Output buffers, inboxes and the like that one I/O thread keeps for reuse.
 pub const BUFFER_POOL_MAX: usize = 256;
 /// Bytes above which a buffer is given back to the allocator instead of the pool.
-pub const POOLED_BUFFER_BYTES_MAX: usize = 64 << 10;
+pub const POOLED_BUFFER_BYTES_MAX: usize = 16 << 10;
+/// Packets above which an inbox is given back to the allocator instead of the pool.
+pub const POOLED_INBOX_PACKETS_MAX: usize = 128;
+/// Outputs of one turn for which an I/O thread keeps room.
+pub const OUTPUTS_KEPT_MAX: usize = 8_192;
 /// Slices of one vectored send.
 pub const SEND_SLICES_MAX: usize = 64;
 /// Bytes queued to one socket at which the connection is closed: more than the engine may queue before it learns of the clog.

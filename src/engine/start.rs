@@ -217,22 +217,25 @@ impl Engine {
             }
             let mut session = Session::new(client);
             session.persistent = true;
-            let (position, beyond) = cursor.map_or((end, Vec::new()), |cursor| (cursor.position, cursor.beyond));
-            session.outbound = Outbound::restore(1, position, &beyond);
             let received = state
                 .scan_prefix(ControlKind::ReceivedQos2, key)
                 .filter_map(|(key, _)| durable::read_received_key(key).ok())
                 .map(|(_, packet_id)| packet_id);
             session.inbound = Inbound::restore(received);
             session.reading = Reading::Live;
-            self.sessions.insert(id, session);
+            // Without a cursor nothing is known to have been delivered since the first subscription was made.
+            let mut first = end;
             for (key, entry) in state.scan_prefix(ControlKind::Subscription, key) {
                 let Ok((_, filter)) = durable::read_subscription_key(key) else { continue };
                 let Ok(value) = SubscriptionV1::decode(entry.version, &entry.value) else { continue };
+                first = first.min(value.since);
                 let subscription = Subscription { options: value.options(), id: value.id, since: value.since };
                 // Within the bounds that held when it was made; beyond smaller ones it is left out.
                 let _ = self.router.subscribe(id, &filter, subscription);
             }
+            let (position, beyond) = cursor.map_or((first, Vec::new()), |cursor| (cursor.position, cursor.beyond));
+            session.outbound = Outbound::restore(1, position, &beyond);
+            self.sessions.insert(id, session);
         }
         for id in ended {
             self.remove_session_records(id);

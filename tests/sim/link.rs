@@ -92,7 +92,7 @@ impl Link {
                 }
                 self.session = true;
                 self.connection = Some(Connection::default());
-                world.trace.note(world.now.mono_ns, format_args!("link up, session present {session_present}"));
+                world.note(format_args!("link up, session present {session_present}"));
                 gateway.tell(LinkEvent::Up {
                     session_present,
                     receive_maximum: self.receive_maximum,
@@ -125,7 +125,7 @@ impl Link {
             if size > self.maximum_packet_size as usize {
                 return Err(format!("the link sends {size} bytes, the centre takes {}", self.maximum_packet_size));
             }
-            world.trace.note(world.now.mono_ns, format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
+            world.note(format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
             if self.bug == Bug::CursorBeforeAck {
                 let kind = if self.exactly_once { LinkAckKind::PubRec } else { LinkAckKind::PubAck };
                 connection.to_gateway.push_back(LinkAck { packet_id: publish.packet_id, kind, reason: Reason::SUCCESS });
@@ -147,7 +147,7 @@ impl Link {
         if !self.v5 && matches!(&wire, Wire::Publish(publish) if self.never_takes(&publish.payload)) {
             self.answer(gateway, world);
             self.connection = None;
-            world.trace.note(world.now.mono_ns, format_args!("the centre closes at a record"));
+            world.note(format_args!("the centre closes at a record"));
             gateway.tell(down(DownKind::ClosedInFlight));
             return Ok(());
         }
@@ -238,7 +238,7 @@ impl Link {
             gateway.tell(down(DownKind::Network));
         }
         self.down_until_ns = world.now.mono_ns + world.rng.below(400_000_000);
-        world.trace.note(world.now.mono_ns, format_args!("link down"));
+        world.note(format_args!("link down"));
         Ok(())
     }
 
@@ -246,7 +246,7 @@ impl Link {
     pub fn restart(&mut self, forgets: bool, gateway: Option<&mut Gateway>, world: &mut Surroundings<'_>) -> Check {
         self.cut(gateway, world)?;
         if forgets && self.session {
-            world.trace.note(world.now.mono_ns, format_args!("the centre forgets its sessions"));
+            world.note(format_args!("the centre forgets its sessions"));
             self.session = false;
             self.held.clear();
             world.oracle.centre_forgot();

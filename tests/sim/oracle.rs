@@ -4,7 +4,7 @@
 use super::message::{Key, Promise};
 use super::plan::Plan;
 use bytes::Bytes;
-use forebay::log::control::{ControlKind, GapV1, from_value, gap_of_key};
+use forebay::log::control::{ControlKind, GapV1, PartitionStartV1, from_value, gap_of_key, partition_of_key};
 use forebay::log::frame::Group;
 use forebay::log::record::StoredRecord;
 use forebay::mqtt::{QoS, Text};
@@ -44,6 +44,7 @@ struct Sealed {
     last_seq: Seq,
     records: Vec<(PartitionId, Offset, Stored)>,
     gaps: Vec<(PartitionId, Offset, Offset)>,
+    starts: Vec<(PartitionId, Offset)>,
 }
 
 pub struct Oracle {
@@ -53,6 +54,8 @@ pub struct Oracle {
     link_once: bool,
     promises: BTreeMap<Key, Promise>,
     acked: BTreeMap<Key, Acks>,
+    /// Refused at least once: what comes of a second try is out of the publisher's order.
+    refused: BTreeSet<Key>,
     sealed: VecDeque<Sealed>,
     truth: BTreeMap<PartitionId, Records>,
     /// Freed by retention: offsets below are not looked for.
@@ -85,6 +88,7 @@ impl Oracle {
             link_once: plan.shape.link_qos == 2,
             promises: BTreeMap::new(),
             acked: BTreeMap::new(),
+            refused: BTreeSet::new(),
             sealed: VecDeque::new(),
             truth: BTreeMap::new(),
             starts: BTreeMap::new(),
@@ -106,7 +110,8 @@ impl Oracle {
 
     /// The engine sealed a group.
     pub fn sealed(&mut self, group: &Group) -> Check {
-        let mut sealed = Sealed { last_seq: group.last_seq(), records: Vec::new(), gaps: Vec::new() };
+        let mut sealed =
+            Sealed { last_seq: group.last_seq(), records: Vec::new(), gaps: Vec::new(), starts: Vec::new() };
         for frame in &group.frames {
             for record in frame.records() {
                 let record = record.map_err(|error| format!("a sealed record cannot be read: {error}"))?;
@@ -115,10 +120,15 @@ impl Oracle {
                 }
                 sealed.records.push((record.partition, record.offset, Stored::of(&record)));
             }
-            for record in frame.control_records().filter(|record| record.kind == ControlKind::Gap as u16) {
-                let gap = record.value.and_then(from_value::<GapV1>).zip(gap_of_key(record.key));
-                let Some((gap, (partition, first))) = gap else { continue };
-                sealed.gaps.push((partition, first, gap.until));
+            for record in frame.control_records() {
+                let Some(value) = record.value else { continue };
+                if record.kind == ControlKind::Gap as u16 {
+                    let found = from_value::<GapV1>(value).zip(gap_of_key(record.key));
+                    sealed.gaps.extend(found.map(|(gap, (partition, first))| (partition, first, gap.until)));
+                } else if record.kind == ControlKind::PartitionStart as u16 {
+                    let found = partition_of_key(record.key).zip(from_value::<PartitionStartV1>(value));
+                    sealed.starts.extend(found.map(|(partition, value)| (partition, value.start)));
+                }
             }
         }
         self.sealed.push_back(sealed);
@@ -131,6 +141,9 @@ impl Oracle {
             for (partition, first, until) in group.gaps {
                 self.gap(partition, first, until);
             }
+            for (partition, start) in group.starts {
+                self.start(partition, start)?;
+            }
             for (partition, offset, stored) in group.records {
                 self.add(partition, offset, stored)?;
             }
@@ -142,6 +155,16 @@ impl Oracle {
     pub fn gap(&mut self, partition: PartitionId, first: Offset, until: Offset) {
         let end = self.gaps.entry(partition).or_default().entry(first).or_default();
         *end = until.max(*end);
+    }
+
+    /// A partition begins here from now on: what is before was given up, or never was.
+    fn start(&mut self, partition: PartitionId, start: Offset) -> Check {
+        let known = self.starts.entry(partition).or_default();
+        *known = start.max(*known);
+        let mut records = self.truth.remove(&partition).unwrap_or_default();
+        let kept = records.split_off(&start);
+        self.truth.insert(partition, kept);
+        records.iter().try_for_each(|(offset, stored)| self.may_go(partition, *offset, stored))
     }
 
     fn add(&mut self, partition: PartitionId, offset: Offset, stored: Stored) -> Check {
@@ -162,7 +185,8 @@ impl Oracle {
         if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once) {
             return Err(format!("{key} at QoS 2 in a durable session is stored more than once: {places:?}"));
         }
-        if places.len() == 1 {
+        let ordered = self.promises.get(&key).is_some_and(|promise| promise.ordered) && !self.refused.contains(&key);
+        if places.len() == 1 && ordered {
             let newest = self.newest.entry((key.publisher, partition)).or_default();
             if key.number < *newest {
                 return Err(format!("{key} is stored first behind #{newest} of the same publisher in {partition}"));
@@ -194,15 +218,7 @@ impl Oracle {
                 return Err(format!("the reader brings offset {} of {} twice", record.offset, record.partition));
             }
         }
-        for (partition, start) in starts {
-            self.starts.insert(*partition, *start);
-            if let Some(records) = self.truth.get(partition) {
-                let freed: Vec<_> = records.range(..start).map(|(offset, stored)| (*offset, stored.clone())).collect();
-                for (offset, stored) in freed {
-                    self.may_go(*partition, offset, &stored)?;
-                }
-            }
-        }
+        starts.iter().try_for_each(|(partition, start)| self.start(*partition, *start))?;
         for (partition, records) in &self.truth {
             let start = self.starts.get(partition).copied().unwrap_or(0);
             let empty = Records::new();
@@ -252,7 +268,7 @@ impl Oracle {
     }
 
     /// A record is given up by retention.
-    pub fn may_go(&self, partition: PartitionId, offset: Offset, stored: &Stored) -> Check {
+    fn may_go(&self, partition: PartitionId, offset: Offset, stored: &Stored) -> Check {
         let key = Key::of(&stored.payload).ok_or("a record without a key")?;
         let sent = !self.forwarded.contains(&partition) || self.reached_centre(key) || Key::is_poison(&stored.payload);
         if sent { Ok(()) } else { Err(format!("{partition}/{offset} ({key}) was freed before the centre had it")) }
@@ -274,6 +290,11 @@ impl Oracle {
         }
         self.acked.insert(key, level);
         Ok(())
+    }
+
+    /// The engine refuses this message.
+    pub fn refused(&mut self, key: Key) {
+        self.refused.insert(key);
     }
 
     /// A look at a partition's ends.
@@ -386,7 +407,10 @@ impl Oracle {
             for (offset, stored) in records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic)) {
                 let Some(key) = Key::of(&stored.payload) else { continue };
                 if !self.delivered.contains_key(&(subscriber, key)) {
-                    return Err(format!("the durable subscriber {subscriber} never got {partition}/{offset} ({key})"));
+                    let at = stored.seq;
+                    return Err(format!(
+                        "the durable subscriber {subscriber} never got {partition}/{offset} ({key}) of frame {at}, since {since}"
+                    ));
                 }
             }
         }

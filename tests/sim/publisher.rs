@@ -152,7 +152,7 @@ impl Publisher {
             password: None,
             properties: ConnectProperties { session_expiry_s: expiry, ..ConnectProperties::default() },
         };
-        world.trace.note(world.now.mono_ns, format_args!("{} connects as {}", self.name, conn.0));
+        world.note(format_args!("{} connects as {}", self.name, conn.0));
         world.net.send(conn, Packet::Connect(Box::new(connect)));
     }
 
@@ -205,7 +205,7 @@ impl Publisher {
         let Some(at) = self.flights.iter().position(|flight| flight.packet_id == ack.packet_id) else { return };
         if ack.reason.is_failure() {
             self.refused += 1;
-            world.trace.note(world.now.mono_ns, format_args!("{} is refused: 0x{:02X}", self.flights[at].key, ack.reason.0));
+            world.note(format_args!("{} is refused: 0x{:02X}", self.flights[at].key, ack.reason.0));
             self.flights.remove(at);
             return;
         }
@@ -242,7 +242,9 @@ impl Publisher {
             QoS::AtLeastOnce => level,
             QoS::ExactlyOnce => level.max(Acks::Synced),
         };
-        world.oracle.promised(key, Promise { level, once: self.durable && qos == QoS::ExactlyOnce });
+        let ordered = self.version != Version::V5 || self.topics.iter().all(|(_, acks)| *acks != Acks::Replicated);
+        let once = self.durable && qos == QoS::ExactlyOnce;
+        world.oracle.promised(key, Promise { level, once, ordered });
         if qos == QoS::AtMostOnce {
             world.net.send(conn, Packet::Publish(publish));
             return;

@@ -85,7 +85,7 @@ impl World {
             subscribers,
             link: Link::new(&plan),
             oracle: Oracle::new(&plan),
-            trace: Trace::default(),
+            trace: Trace::new(),
             rough: true,
             publishing: true,
             rng,
@@ -235,6 +235,9 @@ impl World {
             new_log_id: LogId([7; 16]),
             salt_seed: self.rng.next(),
         };
+        // A disk that fails at the start as well keeps the gateway down; that is no case for the oracle.
+        self.disk.memory.fail_syncs(0);
+        self.disk.memory.fail_writes(0);
         let opened = recover(&*self.disk, &mut self.state, &context).map_err(|error| error.to_string())?;
         let (recovered, tail) = opened;
         let report = &recovered.report;
@@ -261,10 +264,10 @@ impl World {
     // ── a step ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn with(&mut self, act: impl FnOnce(&mut Parts<'_>, &mut Surroundings<'_>) -> Check) -> Check {
-        let now = self.now();
+        let (now, at_ns) = (self.now(), self.now_ns);
         let Self { rng, net, oracle, trace, gateway, link, state, publishers, subscribers, .. } = self;
         let mut parts = Parts { gateway, link, state, publishers, subscribers };
-        act(&mut parts, &mut Surroundings { now, rng, net, oracle, trace })
+        act(&mut parts, &mut Surroundings { now, at_ns, rng, net, oracle, trace })
     }
 
     fn step(&mut self) -> Check {
