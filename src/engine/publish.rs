@@ -344,13 +344,18 @@ impl Engine {
         let properties =
             (waiting.with_source && !reason.is_failure()).then(|| self.source_property(partition, waiting.offset));
         let mut gate = 0;
-        if reason.is_failure() && waiting.qos == QoS::ExactlyOnce {
-            // The identifier itself is freed with the answer below, whose place in line it still holds.
-            self.forget_durably(waiting.session, waiting.packet_id);
+        let Some(session) = self.sessions.get(&waiting.session) else { return };
+        if reason.is_failure() && waiting.qos == QoS::ExactlyOnce && session.inbound.is_waiting(waiting.place) {
+            // The answer frees the identifier, for good once this is synced.
+            if session.persistent {
+                let key = durable::received_key(waiting.session, waiting.packet_id);
+                self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, key));
+            }
             gate = self.newest_gate();
         }
         let Some(session) = self.sessions.get_mut(&waiting.session) else { return };
-        let conn = session.conn;
+        // A connection that is being closed gets no answers any more.
+        let conn = session.conn.filter(|conn| self.conns.get(conn).is_some_and(|state| !state.closing));
         session.inbound.resolve(waiting.place, reason, properties, gate, |answer| {
             if let Some(conn) = conn {
                 emit(conn, answer, out);

@@ -201,6 +201,15 @@ impl Inbound {
         }
     }
 
+    /// Whether it still waits: the client has neither released its identifier nor used it for another message.
+    pub fn is_waiting(&self, waiting: Waiting) -> bool {
+        let place = |line: &Line| {
+            let index = waiting.number.checked_sub(line.first).and_then(|index| usize::try_from(index).ok())?;
+            Some(matches!(line.queue.get(index)?, Place::Waiting { .. }))
+        };
+        self.line(waiting.kind).and_then(place).unwrap_or(false)
+    }
+
     /// Since when the longest waiting acknowledgement waits, in monotonic ns.
     pub fn oldest_wait_ns(&self) -> Option<u64> {
         let oldest = |line: &Line| {

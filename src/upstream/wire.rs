@@ -16,6 +16,9 @@ use bytes::BytesMut;
 use rumqttc::mqttbytes::v4;
 use rumqttc::v5::mqttbytes::v5;
 
+/// QoS 2 messages in flight to a peer that speaks 3.1.1.
+const WINDOW_V311: u16 = 20;
+
 /// What came in.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
@@ -110,7 +113,9 @@ pub(super) fn connack(frame: &[u8], header: usize, config: &DriverConfig) -> Res
         }
         (0x20, false, [flags, 0]) => Ok(Accepted {
             session_present: flags & 1 == 1,
-            receive_maximum: u16::MAX,
+            // 3.1.1 cannot say how many it takes. Mosquitto 2.0 takes 20 at QoS 2; the 21st it drops, answers with a PUBREC (which
+            // has no reason code here) and closes: lost without a word. So not more than that.
+            receive_maximum: if config.qos == 2 { WINDOW_V311 } else { u16::MAX },
             maximum_packet_size: u32::MAX,
             retain_available: true,
             keep_alive_s: None,

@@ -315,7 +315,9 @@ impl Gateway {
                     && ack.reason.is_failure()
                     && let Some(key) = world.net.pipes.get(&conn).and_then(|pipe| pipe.published.get(&ack.packet_id))
                 {
-                    world.oracle.refused(*key);
+                    let key = *key;
+                    world.oracle.refused(key);
+                    world.note(format_args!("refusing {key} to {}: 0x{:02X}, gate {gate}", conn.0, ack.reason.0));
                 }
                 let gate = if self.bug == Bug::AckBeforeSync { 0 } else { gate };
                 match self.threads[index].acks.push(conn, packet, gate) {

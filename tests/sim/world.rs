@@ -347,18 +347,19 @@ impl World {
                     gateway.ask_status();
                 }
                 // A while longer, for what no status shows: subscribers, dead letters.
-                if settled > 60 {
-                    return self.finish();
+                if settled > 60 && step % 1000 == 0 && self.finish().is_ok() {
+                    return Ok(());
                 }
             }
         }
         let lag = self.gateway.as_ref().and_then(|gateway| gateway.lag);
         let waiting: Vec<String> = self.publishers.iter().filter(|p| !p.is_idle()).map(Publisher::waits_for).collect();
+        self.finish()?;
         Err(format!("it does not come to an end: lag {lag:?} records, {waiting:?}"))
     }
 
     fn finish(&self) -> Check {
-        self.oracle.finished(|payload| self.link.never_takes(payload))?;
+        self.oracle.finished()?;
         for (number, subscriber) in self.subscribers.iter().enumerate() {
             if let Some(since) = subscriber.since.filter(|_| subscriber.durable) {
                 self.oracle.saw_all(number, since, |topic| subscriber.wants(topic))?;
