@@ -290,10 +290,17 @@ impl Engine {
     fn forget_received(&mut self, id: SessionId, packet_id: u16) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let known = session.inbound.release(packet_id);
-        if known && session.persistent {
-            self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, durable::received_key(id, packet_id)));
+        if known {
+            self.forget_durably(id, packet_id);
         }
         known
+    }
+
+    /// Removes what is durable of a received QoS 2 identifier.
+    fn forget_durably(&mut self, id: SessionId, packet_id: u16) {
+        if self.sessions.get(&id).is_some_and(|session| session.persistent) {
+            self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, durable::received_key(id, packet_id)));
+        }
     }
 
     /// PUBREL: the id is free. PUBCOMP leaves once the release is synced, else a reused id could be swallowed as a duplicate

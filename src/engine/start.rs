@@ -265,7 +265,7 @@ impl Engine {
                 exactly_once: mqtt.qos == 2,
                 peer: format!("{}:{}/{client}/{}", mqtt.host, mqtt.port, if mqtt.v5 { "5" } else { "3.1.1" }),
                 log_id: self.log.log_id(),
-                window: crate::limits::UPSTREAM_WINDOW_MAX as u16,
+                window: crate::limits::UPSTREAM_WINDOW_MAX,
                 window_bytes: usize::try_from(settings.device.memory_budget).unwrap_or(usize::MAX) / 8,
                 stop_on_refusal: upstream.on_refusal == settings::OnRefusal::Stop,
                 seed: seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),

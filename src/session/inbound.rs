@@ -190,7 +190,8 @@ impl Inbound {
         if let Some(place) = index.and_then(|index| line.queue.get_mut(index))
             && let Place::Waiting { packet_id, claimed, .. } = *place
         {
-            *place = Place::Ready { answer: Answer { kind: waiting.kind, packet_id, reason, properties, gate }, claimed };
+            *place =
+                Place::Ready { answer: Answer { kind: waiting.kind, packet_id, reason, properties, gate }, claimed };
             if waiting.kind == AnswerKind::PubRec && reason.is_failure() {
                 refused = Some(packet_id);
             }

@@ -119,13 +119,20 @@ impl Link {
             world.note(format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
             if self.plan.bug == Bug::CursorBeforeAck {
                 let kind = if self.exactly_once { LinkAckKind::PubRec } else { LinkAckKind::PubAck };
-                connection.to_gateway.push_back(LinkAck { packet_id: publish.packet_id, kind, reason: Reason::SUCCESS });
+                connection.to_gateway.push_back(LinkAck {
+                    packet_id: publish.packet_id,
+                    kind,
+                    reason: Reason::SUCCESS,
+                });
             }
             connection.to_centre.push_back(Wire::Publish(publish));
             connection.open += 1;
         }
         if connection.open > usize::from(self.receive_maximum) {
-            return Err(format!("{} publishes are open at the centre, it takes {}", connection.open, self.receive_maximum));
+            return Err(format!(
+                "{} publishes are open at the centre, it takes {}",
+                connection.open, self.receive_maximum
+            ));
         }
         Ok(())
     }
@@ -196,7 +203,8 @@ impl Link {
         let [_, _, stream, partition, offset] = parts[..] else { return Err(format!("a strange source: {text}")) };
         let number: u16 = partition.parse().map_err(|_| format!("a strange source: {text}"))?;
         let partitions = self.streams.get(stream).ok_or_else(|| format!("a strange source: {text}"))?;
-        let partition = partitions.iter().find(|id| id.partition == number).ok_or_else(|| format!("a strange source: {text}"))?;
+        let partition =
+            partitions.iter().find(|id| id.partition == number).ok_or_else(|| format!("a strange source: {text}"))?;
         Ok(Some((*partition, offset.parse().map_err(|_| format!("a strange source: {text}"))?)))
     }
 
@@ -218,7 +226,8 @@ impl Link {
         let arrives = world.rng.index(connection.to_centre.len() + 1);
         let wires: Vec<Wire> = connection.to_centre.drain(..arrives).collect();
         for wire in wires {
-            let refused = !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload));
+            let refused =
+                !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload));
             if refused {
                 break;
             }

@@ -178,7 +178,8 @@ impl Oracle {
             return Err(format!("offset {offset} of {partition} comes after {end}"));
         }
         self.explained(partition, end, offset)?;
-        let key = Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
+        let key =
+            Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
         let unwelcome = self.plan.refused_for_good(&stored.payload);
         self.truth.entry(partition).or_default().insert(offset, stored);
         if partition == self.dead_letter {
@@ -278,7 +279,9 @@ impl Oracle {
     /// A record is given up by retention.
     fn may_go(&self, partition: PartitionId, offset: Offset, stored: &Stored) -> Check {
         let key = Key::of(&stored.payload).ok_or("a record without a key")?;
-        let sent = !self.forwarded.contains(&partition) || self.reached_centre(key) || self.plan.refused_for_good(&stored.payload);
+        let sent = !self.forwarded.contains(&partition)
+            || self.reached_centre(key)
+            || self.plan.refused_for_good(&stored.payload);
         if sent { Ok(()) } else { Err(format!("{partition}/{offset} ({key}) was freed before the centre had it")) }
     }
 
@@ -422,7 +425,9 @@ impl Oracle {
     /// A durable subscriber has seen every record from frame `since` on whose topic `matches`.
     pub fn saw_all(&self, subscriber: usize, since: Seq, matches: impl Fn(&Text) -> bool) -> Check {
         for (partition, records) in self.truth.iter().filter(|(partition, _)| **partition != self.dead_letter) {
-            for (offset, stored) in records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic)) {
+            for (offset, stored) in
+                records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic))
+            {
                 let Some(key) = Key::of(&stored.payload) else { continue };
                 if !self.delivered.contains_key(&(subscriber, key)) {
                     let at = stored.seq;

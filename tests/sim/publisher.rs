@@ -99,7 +99,13 @@ impl Publisher {
     /// What waits, for a failure's message.
     pub fn waits_for(&self) -> String {
         let first: Vec<String> = self.flights.iter().take(3).map(|f| format!("{} {:?}", f.key, f.phase)).collect();
-        format!("{} ({:?}, durable {}) waits for {}: {first:?}", self.name, self.version, self.durable, self.flights.len())
+        format!(
+            "{} ({:?}, durable {}) waits for {}: {first:?}",
+            self.name,
+            self.version,
+            self.durable,
+            self.flights.len()
+        )
     }
 
     /// The gateway is gone, or the device loses its network.
@@ -220,7 +226,8 @@ impl Publisher {
             self.flights.remove(at);
             return;
         }
-        let level = self.topics.iter().find(|(topic, _)| *topic == self.flights[at].publish.topic).map(|(_, acks)| *acks);
+        let level =
+            self.topics.iter().find(|(topic, _)| *topic == self.flights[at].publish.topic).map(|(_, acks)| *acks);
         self.session_durable |= self.durable && (rec.is_some() || level != Some(Acks::Queued));
         match rec {
             Some(conn) => {
@@ -266,7 +273,11 @@ impl Publisher {
         publish.packet_id = self.free_id();
         let flight = Flight { key, packet_id: publish.packet_id, phase: Phase::Published, publish: publish.clone() };
         remember(world.net, conn, &flight);
-        world.note(format_args!("{key} goes out at {qos:?} {}, {topic}, {} bytes", publish.packet_id, publish.payload.len()));
+        world.note(format_args!(
+            "{key} goes out at {qos:?} {}, {topic}, {} bytes",
+            publish.packet_id,
+            publish.payload.len()
+        ));
         world.net.send(conn, Packet::Publish(publish));
         self.flights.push_back(flight);
     }
