@@ -27,6 +27,8 @@ pub(super) enum Taken {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) offset: Offset,
+    /// The record is its own: not a later one that stands for it.
+    pub(super) own: bool,
     pub(super) session: SessionId,
     pub(super) place: inbound::Waiting,
     pub(super) packet_id: u16,
@@ -186,7 +188,7 @@ impl Engine {
                 self.answer(session, qos, packet_id, Reason::SUCCESS, properties, seq, out);
             }
             Acks::Replicated => {
-                let waits = (partition, appended.offset);
+                let waits = (partition, appended.offset, true);
                 self.answer_when_replicated(now, conn, session, qos, packet_id, waits, with_source, out);
             }
         }
@@ -201,13 +203,13 @@ impl Engine {
         session: SessionId,
         qos: QoS,
         packet_id: u16,
-        (partition, offset): (PartitionId, Offset),
+        (partition, offset, own): (PartitionId, Offset, bool),
         with_source: bool,
         out: &mut Outputs,
     ) {
         let (Some(kind), Some(state)) = (AnswerKind::of(qos), self.sessions.get_mut(&session)) else { return };
         let place = state.inbound.wait(kind, packet_id, now.mono_ns, |answer| emit(conn, answer, out));
-        let waiting = Waiting { offset, session, place, packet_id, qos, since_ns: now.mono_ns, with_source };
+        let waiting = Waiting { offset, own, session, place, packet_id, qos, since_ns: now.mono_ns, with_source };
         if let Some(partition) = self.partitions.get_mut(&partition) {
             partition.waiting.push_back(waiting);
             self.replicated_waiting += 1;
@@ -266,13 +268,13 @@ impl Engine {
 
     /// For a message at level -1 that was stored before, perhaps in a former life of the process: the last record of its partition, if
     /// the high watermark has not passed it. That of the message is not known any more, and is not behind it.
-    fn not_replicated(&mut self, id: SessionId, publish: &Publish) -> Option<(PartitionId, Offset)> {
+    fn not_replicated(&mut self, id: SessionId, publish: &Publish) -> Option<(PartitionId, Offset, bool)> {
         let extensions = PublishExtensions::read(publish.properties.as_deref()).ok()?;
         let client = self.client_of(id);
         let plan = self.plan(publish, &client, extensions.acks, extensions.key).ok()?;
         let partition = plan.partition.filter(|_| plan.level == Acks::Replicated)?;
         let last = self.log.leo(partition).checked_sub(1)?;
-        (self.high_watermark(partition) <= last).then_some((partition, last))
+        (self.high_watermark(partition) <= last).then_some((partition, last, false))
     }
 
     fn remember_received(&mut self, id: SessionId, packet_id: u16) {
