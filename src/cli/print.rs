@@ -33,7 +33,7 @@ pub fn toned(text: &str, tone: Tone, colour: bool) -> String {
         Tone::Warning => AnsiColor::Yellow.on_default(),
         Tone::Bad => AnsiColor::Red.on_default().bold(),
     };
-    if colour && tone != Tone::Plain { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    if colour && tone != Tone::Plain && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
 }
 
 /// A table that is as wide as its content.

@@ -35,7 +35,7 @@ pub struct ConnectArgs {
     pub password: Option<String>,
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long = "protocol-version", value_name = "VERSION", default_value = "5", value_parser = protocol)]
-    pub version: Version,
+    pub protocol: Version,
     /// Keep the session: no clean session, no clean start
     #[arg(short = 'c', long = "disable-clean-session", requires = "id")]
     pub keep_session: bool,
@@ -73,7 +73,7 @@ fn protocol(text: &str) -> Result<Version, String> {
 impl ConnectArgs {
     /// Whether it is MQTT 5.0.
     pub fn v5(&self) -> bool {
-        self.version == Version::V5
+        self.protocol == Version::V5
     }
 }
 
