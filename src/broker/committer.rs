@@ -134,13 +134,13 @@ fn commit<S: LogStore + ?Sized>(hub: &Hub, committer: &mut Committer<S>, mut gro
     loop {
         let failed = match committer.commit(groups) {
             Ok(done) => {
-                hub.publish_commit(done.synced, done.sealed);
+                hub.publish_commit(done);
                 return true;
             }
             Err(failed) => failed,
         };
         ::log::error!(target: "broker", "{failed}; nothing is acknowledged until it can be, next try in {} ms", wait.as_millis());
-        hub.publish_commit(failed.done.synced, failed.done.sealed);
+        hub.publish_commit(failed.done);
         hub.send(Mail::CommitFailed { error: failed.error.to_string() });
         if !hub.slot.back_off(wait) {
             return false;
