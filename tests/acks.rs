@@ -276,7 +276,8 @@ fn qos_0_is_stored_whatever_the_replicas_do() {
     house.a.hold();
     for stream in ["zero", "one", "two"] {
         for version in VERSIONS {
-            let mut client = Client::connect(house.gateway.port, &Options::new(version, &format!("q0-{stream}"))).unwrap();
+            let mut client =
+                Client::connect(house.gateway.port, &Options::new(version, &format!("q0-{stream}"))).unwrap();
             client.publish(&format!("{stream}/t"), format!("{version:?}"), QoS::AtMostOnce, 0).unwrap();
             client.ping().unwrap();
         }
@@ -290,14 +291,16 @@ fn qos_0_is_stored_whatever_the_replicas_do() {
 fn a_publisher_asks_for_a_level() {
     let house = House::new("gw-level", 2, Terms::default());
     let ask = |stream: &str, level: &str, qos: QoS| {
-        let mut client = Client::connect(house.gateway.port, &Options::new(Version::V5, &format!("{stream}{level}"))).unwrap();
+        let mut client =
+            Client::connect(house.gateway.port, &Options::new(Version::V5, &format!("{stream}{level}"))).unwrap();
         let payload = format!("{stream} {level} {qos:?}");
         let topic = format!("{stream}/t");
         client.publish_with(&topic, payload.clone(), qos, 3, &[("forebay-acks", level)]).unwrap();
         (client, payload)
     };
     let reason = |client: &mut Client| client.ack(secs(5)).unwrap().map(|ack: Ack| ack.reason);
-    let stored = |stream: &str, payload: &str| house.gateway.tail(stream).iter().any(|record| record.payload == payload);
+    let stored =
+        |stream: &str, payload: &str| house.gateway.tail(stream).iter().any(|record| record.payload == payload);
 
     for qos in QOS {
         for level in ["0", "1"] {
@@ -334,7 +337,8 @@ fn what_the_replica_refuses_is_not_acknowledged() {
     for version in VERSIONS {
         for qos in QOS {
             let payload = format!("{version:?} {qos:?}");
-            let mut client = Client::connect(house.gateway.port, &Options::new(version, &payload.replace(' ', "-"))).unwrap();
+            let mut client =
+                Client::connect(house.gateway.port, &Options::new(version, &payload.replace(' ', "-"))).unwrap();
             client.publish("two/bad", payload.clone(), qos, 9).unwrap();
             match version {
                 Version::V5 => {
@@ -390,7 +394,8 @@ fn a_repeated_publish_attaches_to_its_first_copy() {
 /// At the moment of an ack at level 1 the record is in the files: they are copied right then, and the copy is read.
 #[test]
 fn at_the_moment_of_the_ack_the_record_is_in_the_files() {
-    let gateway = Gateway::started("gw-copy", &Setup::new(STREAMS_WITHOUT_REPLICAS).device("commit_interval = \"300ms\""));
+    let gateway =
+        Gateway::started("gw-copy", &Setup::new(STREAMS_WITHOUT_REPLICAS).device("commit_interval = \"300ms\""));
     let mut copies = 0;
     for version in VERSIONS {
         for qos in QOS {
@@ -499,8 +504,10 @@ fn nothing_is_acknowledged_while_the_sync_fails() {
     std::thread::sleep(ms(200));
     strace.terminate(secs(10));
     drop(strace);
-    let answers: Vec<(u16, Reason)> =
-        (0..3).map(|_| client.ack(secs(20)).unwrap().expect("an answer")).map(|ack| (ack.packet_id, ack.reason)).collect();
+    let answers: Vec<(u16, Reason)> = (0..3)
+        .map(|_| client.ack(secs(20)).unwrap().expect("an answer"))
+        .map(|ack| (ack.packet_id, ack.reason))
+        .collect();
     assert!(answers.contains(&(1, Reason::SUCCESS)), "{answers:?}");
     for id in [2, 3] {
         assert!(answers.contains(&(id, Reason::IMPLEMENTATION_SPECIFIC)), "{answers:?}");

@@ -125,16 +125,25 @@ impl Link {
             if size > self.maximum_packet_size as usize {
                 return Err(format!("the link sends {size} bytes, the centre takes {}", self.maximum_packet_size));
             }
-            world.trace.note(world.now.mono_ns, format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
+            world
+                .trace
+                .note(world.now.mono_ns, format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
             if self.bug == Bug::CursorBeforeAck {
                 let kind = if self.exactly_once { LinkAckKind::PubRec } else { LinkAckKind::PubAck };
-                connection.to_gateway.push_back(LinkAck { packet_id: publish.packet_id, kind, reason: Reason::SUCCESS });
+                connection.to_gateway.push_back(LinkAck {
+                    packet_id: publish.packet_id,
+                    kind,
+                    reason: Reason::SUCCESS,
+                });
             }
             connection.to_centre.push_back(Wire::Publish(publish));
             connection.open += 1;
         }
         if connection.open > usize::from(self.receive_maximum) {
-            return Err(format!("{} publishes are open at the centre, it takes {}", connection.open, self.receive_maximum));
+            return Err(format!(
+                "{} publishes are open at the centre, it takes {}",
+                connection.open, self.receive_maximum
+            ));
         }
         Ok(())
     }
@@ -205,7 +214,8 @@ impl Link {
         let [_, _, stream, partition, offset] = parts[..] else { return Err(format!("a strange source: {text}")) };
         let number: u16 = partition.parse().map_err(|_| format!("a strange source: {text}"))?;
         let partitions = self.streams.get(stream).ok_or_else(|| format!("a strange source: {text}"))?;
-        let partition = partitions.iter().find(|id| id.partition == number).ok_or_else(|| format!("a strange source: {text}"))?;
+        let partition =
+            partitions.iter().find(|id| id.partition == number).ok_or_else(|| format!("a strange source: {text}"))?;
         Ok(Some((*partition, offset.parse().map_err(|_| format!("a strange source: {text}"))?)))
     }
 

@@ -152,7 +152,8 @@ impl Oracle {
             return Err(format!("offset {offset} of {partition} comes after {end}"));
         }
         self.explained(partition, end, offset)?;
-        let key = Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
+        let key =
+            Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
         self.truth.entry(partition).or_default().insert(offset, stored);
         if partition == self.dead_letter {
             return Ok(());
@@ -383,7 +384,9 @@ impl Oracle {
     /// A durable subscriber has seen every record from frame `since` on whose topic `matches`.
     pub fn saw_all(&self, subscriber: usize, since: Seq, matches: impl Fn(&Text) -> bool) -> Check {
         for (partition, records) in self.truth.iter().filter(|(partition, _)| **partition != self.dead_letter) {
-            for (offset, stored) in records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic)) {
+            for (offset, stored) in
+                records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic))
+            {
                 let Some(key) = Key::of(&stored.payload) else { continue };
                 if !self.delivered.contains_key(&(subscriber, key)) {
                     return Err(format!("the durable subscriber {subscriber} never got {partition}/{offset} ({key})"));

@@ -2,8 +2,8 @@
 
 use super::rng::Rng;
 use forebay::settings::{
-    Auth, Device, Gateway, KeyRule, Listener, MqttUpstream, OnRefusal, ReadLevel, Settings, Stream, Upstream, UpstreamKind,
-    WhenFull,
+    Auth, Device, Gateway, KeyRule, Listener, MqttUpstream, OnRefusal, ReadLevel, Settings, Stream, Upstream,
+    UpstreamKind, WhenFull,
 };
 use forebay::types::{Acks, PartitionId, StreamId};
 use std::net::SocketAddr;
@@ -177,7 +177,9 @@ impl Plan {
         let found = all.iter().position(|(candidate, _)| candidate == name);
         let stream = |number: usize| StreamId(number as u32);
         found
-            .map(|number| (0..all[number].1).map(|partition| PartitionId { stream: stream(number), partition }).collect())
+            .map(|number| {
+                (0..all[number].1).map(|partition| PartitionId { stream: stream(number), partition }).collect()
+            })
             .unwrap_or_default()
     }
 

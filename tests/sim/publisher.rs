@@ -97,7 +97,13 @@ impl Publisher {
     /// What waits, for a failure's message.
     pub fn waits_for(&self) -> String {
         let first: Vec<String> = self.flights.iter().take(3).map(|f| format!("{} {:?}", f.key, f.phase)).collect();
-        format!("{} ({:?}, durable {}) waits for {}: {first:?}", self.name, self.version, self.durable, self.flights.len())
+        format!(
+            "{} ({:?}, durable {}) waits for {}: {first:?}",
+            self.name,
+            self.version,
+            self.durable,
+            self.flights.len()
+        )
     }
 
     /// The gateway is gone, or the device loses its network.
@@ -205,11 +211,14 @@ impl Publisher {
         let Some(at) = self.flights.iter().position(|flight| flight.packet_id == ack.packet_id) else { return };
         if ack.reason.is_failure() {
             self.refused += 1;
-            world.trace.note(world.now.mono_ns, format_args!("{} is refused: 0x{:02X}", self.flights[at].key, ack.reason.0));
+            world
+                .trace
+                .note(world.now.mono_ns, format_args!("{} is refused: 0x{:02X}", self.flights[at].key, ack.reason.0));
             self.flights.remove(at);
             return;
         }
-        let level = self.topics.iter().find(|(topic, _)| *topic == self.flights[at].publish.topic).map(|(_, acks)| *acks);
+        let level =
+            self.topics.iter().find(|(topic, _)| *topic == self.flights[at].publish.topic).map(|(_, acks)| *acks);
         self.session_durable |= self.durable && (rec.is_some() || level != Some(Acks::Queued));
         match rec {
             Some(conn) => {

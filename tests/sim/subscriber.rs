@@ -163,7 +163,11 @@ impl Subscriber {
         if publish.qos != QoS::AtMostOnce {
             self.open.insert(publish.packet_id);
             if self.version == Version::V5 && self.open.len() > usize::from(RECEIVE_MAXIMUM) {
-                return Err(format!("{} has {} messages open, {RECEIVE_MAXIMUM} are its maximum", self.name, self.open.len()));
+                return Err(format!(
+                    "{} has {} messages open, {RECEIVE_MAXIMUM} are its maximum",
+                    self.name,
+                    self.open.len()
+                ));
             }
             let ack = Ack::new(publish.packet_id, Reason::SUCCESS);
             let answer = if publish.qos == QoS::AtLeastOnce { Packet::PubAck(ack) } else { Packet::PubRec(ack) };

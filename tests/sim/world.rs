@@ -230,17 +230,20 @@ impl World {
     }
 
     fn open(&mut self) -> Result<(Recovered, Committer<Disk>), String> {
-        let context = RecoveryContext {
-            state_trusted: self.trusted,
-            new_log_id: LogId([7; 16]),
-            salt_seed: self.rng.next(),
-        };
+        let context =
+            RecoveryContext { state_trusted: self.trusted, new_log_id: LogId([7; 16]), salt_seed: self.rng.next() };
         let opened = recover(&*self.disk, &mut self.state, &context).map_err(|error| error.to_string())?;
         let (recovered, tail) = opened;
         let report = &recovered.report;
         let what = format!(
             "recovered up to {}, next {}, orderly {}, state {:?}, torn {:?}, burnt {:?}, damage {:?}",
-            recovered.synced, recovered.next_seq, report.orderly, report.state, report.torn, report.burnt, report.damage
+            recovered.synced,
+            recovered.next_seq,
+            report.orderly,
+            report.state,
+            report.torn,
+            report.burnt,
+            report.damage
         );
         self.note(format_args!("{what}"));
         Ok((recovered, Committer::new(Arc::clone(&self.disk), tail)))
@@ -400,7 +403,8 @@ impl Parts<'_> {
 /// Every record of the log, in log order, as its reader finds them.
 fn read_all(disk: &Disk, until: Seq) -> Result<Vec<StoredRecord>, String> {
     let mut reader = Reader::new();
-    let mut request = ReadRequest { from: LogPosition { seq: 1, index: 0 }, until, max_bytes: 64 << 10, ..ReadRequest::default() };
+    let mut request =
+        ReadRequest { from: LogPosition { seq: 1, index: 0 }, until, max_bytes: 64 << 10, ..ReadRequest::default() };
     let mut found = Vec::new();
     for _ in 0..100_000 {
         match reader.read(disk, &request) {
