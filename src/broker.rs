@@ -283,7 +283,7 @@ fn raise_descriptor_limit(settings: &Settings) {
     if setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum }).is_err()
         || current < wanted
     {
-        ::log::warn!("{current} open files are allowed, fewer than the {wanted} of max_connections; raise LimitNOFILE");
+        ::log::warn!(target: "broker", "{current} open files are allowed, fewer than the {wanted} of max_connections; raise LimitNOFILE");
     }
 }
 
@@ -323,7 +323,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            ::log::error!("{error}");
+            ::log::error!(target: "broker", "{error}");
         }
     }
 }
@@ -336,17 +336,17 @@ pub fn run(settings: Settings) -> Result<(), RunError> {
     let signals = Signals::new([Signal::Term, Signal::Int]).map_err(RunError::System)?;
     let handle = start(settings)?;
     for address in &handle.addresses {
-        ::log::info!("MQTT on {address}");
+        ::log::info!(target: "broker", "MQTT on {address}");
     }
     if let Some(address) = handle.admin_address {
-        ::log::info!("HTTP on http://{address}");
+        ::log::info!(target: "broker", "HTTP on http://{address}");
     }
     supervisor::ready(&handle.addresses);
     let signal = smol::block_on(supervisor::until_signal(signals, || handle.turns()));
     supervisor::stopping(signal);
     let result = handle.stop();
     if result.is_ok() {
-        ::log::info!("stopped in order");
+        ::log::info!(target: "broker", "stopped in order");
     }
     result
 }

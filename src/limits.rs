@@ -67,7 +67,11 @@ pub const EPOLL_EVENTS_MAX: usize = 1_024;
 /// Output buffers, inboxes and the like that one I/O thread keeps for reuse.
 pub const BUFFER_POOL_MAX: usize = 256;
 /// Bytes above which a buffer is given back to the allocator instead of the pool.
-pub const POOLED_BUFFER_BYTES_MAX: usize = 64 << 10;
+pub const POOLED_BUFFER_BYTES_MAX: usize = 16 << 10;
+/// Packets above which an inbox is given back to the allocator instead of the pool.
+pub const POOLED_INBOX_PACKETS_MAX: usize = 128;
+/// Outputs of one turn for which an I/O thread keeps room.
+pub const OUTPUTS_KEPT_MAX: usize = 8_192;
 /// Slices of one vectored send.
 pub const SEND_SLICES_MAX: usize = 64;
 /// Bytes queued to one socket at which the connection is closed: more than the engine may queue before it learns of the clog.
@@ -273,10 +277,14 @@ pub const SEQ_JUMP: u64 = 1 << 20;
 pub const STAMP_AHEAD_MAX: u64 = 1 << 32;
 /// Share of a segment that its footer may take, as a divisor.
 pub const FOOTER_SHARE: u64 = 8;
+/// Keys of control records that are remembered for one segment's footer; with more, a rebuild reads its control frames.
+pub const SEGMENT_KEYS_MAX: usize = 16_384;
 /// Segments that a failing medium may leave behind at once; older failed attempts are given back first.
 pub const FAILED_SEGMENTS_MAX: usize = 2;
 /// Bytes that the reader of segments takes from the medium at once.
 pub const READ_CHUNK_BYTES: usize = 256 << 10;
+/// Bytes that it takes at least, whatever was asked for.
+pub const READ_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that one read passes over at most in search of what was asked for.
 pub const READ_SCAN_BYTES_MAX: u64 = 4 << 20;
 /// Reports of damage that one recovery or read lists; more are only counted.
@@ -284,13 +292,11 @@ pub const DAMAGE_REPORTS_MAX: usize = 256;
 /// Segments whose footers a reader remembers.
 pub const READER_FOOTERS_MAX: usize = 32;
 
-const _: () = assert!(READ_CHUNK_BYTES >= 4096);
+const _: () = assert!(READ_CHUNK_BYTES >= READ_CHUNK_BYTES_MIN && READ_CHUNK_BYTES_MIN >= 4096);
 const _: () = assert!(GROUP_CONTROL_ROOM as u64 * 8 <= SEGMENT_SIZE_MIN);
 // ── replication and upstream
 /// QoS 1 and 2 messages in flight to one upstream, whatever it would take.
 pub const UPSTREAM_WINDOW_MAX: u16 = 1_024;
-/// Bytes of messages in flight to one upstream that it has not yet answered (one message always goes).
-pub const UPSTREAM_WINDOW_BYTES: usize = 4 << 20;
 /// Offsets between a lane's cursor and the furthest one in flight; bounds what a lane keeps in memory.
 pub const LANE_SPAN_MAX: u64 = 4_096;
 /// Partitions that one upstream carries: each has a range of packet identifiers of its own.

@@ -2,6 +2,13 @@
 //! found in time and said in words.
 //!
 //! Tests that need Mosquitto say so and pass where it is not installed, unless FOREBAY_FULL=1.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic; clippy sees only #[test] functions as tests, not what they call"
+)]
 
 use bytes::Bytes;
 use forebay::mqtt::encode::publish_len;
@@ -68,7 +75,7 @@ impl Driver {
     }
 
     fn connect(&self) -> LinkEvent {
-        self.order(LinkOrder::Connect { clean_start: true });
+        self.order(LinkOrder::Connect { clean_start: false });
         self.next()
     }
 
@@ -108,8 +115,7 @@ fn scripted(script: impl FnOnce(TcpStream) + Send + 'static) -> u16 {
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
-        let mut buffer = [0; 1024];
-        let _ = socket.read(&mut buffer);
+        let _ = socket.read(&mut [0; 1024]);
         script(socket);
     });
     port
@@ -255,7 +261,8 @@ fn a_peer_that_does_not_read_is_found() {
         thread::sleep(LONG);
     });
     let driver = Driver::start(DriverConfig { write_timeout: Duration::from_millis(500), ..config(port, true, 1) });
-    assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
+    let event = driver.connect();
+    assert!(matches!(event, LinkEvent::Up { .. }), "{event:?}");
     let payload = "x".repeat(1 << 20);
     let publishes = (1..=20).map(|packet_id| Publish { packet_id, ..message("t", &payload) }).collect();
     driver.order(LinkOrder::Publish(publishes));
@@ -304,6 +311,27 @@ fn orders_for_a_connection_that_is_gone_are_dropped_and_closing_is_in_order() {
         driver.order(LinkOrder::Publish(vec![Publish { packet_id: 1, ..message("t", "stale") }]));
         assert_eq!(told.recv_timeout(LONG).unwrap(), [0xE0, 0], "DISCONNECT and nothing else");
     }
+}
+
+#[test]
+fn a_clean_start_at_3_1_1_is_two_connections_because_the_first_ones_session_ends_with_it() {
+    let (tell, told) = channel();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut buffer = [0; 1024];
+            let _ = socket.read(&mut buffer);
+            tell.send(buffer[9]).unwrap(); // connect flags
+            socket.write_all(&CONNACK_V4).unwrap();
+            hold(socket);
+        }
+    });
+    let driver = Driver::start(config(port, false, 2));
+    driver.order(LinkOrder::Connect { clean_start: true });
+    assert!(matches!(driver.next(), LinkEvent::Up { session_present: false, receive_maximum: 20, .. }));
+    assert_eq!((told.recv().unwrap(), told.recv().unwrap()), (2, 0), "clean session, then not");
 }
 
 #[test]
@@ -399,7 +427,7 @@ impl Mosquitto {
                 "-t",
                 "ready",
             ])
-            .args(["-F", "%t %p", "-V", "mqttv5"])
+            .args(["-F", "%t %p", "-V", "mqttv311"]) // 2.0.11 breaks off at QoS 2 with its own mqttv5 client
             .args(extra)
             .stdout(std::fs::File::create(&file).unwrap())
             .stderr(Stdio::null())
@@ -436,6 +464,10 @@ impl Subscriber {
         text.lines().map(str::to_owned).collect()
     }
 
+    fn expect_all(&self, count: usize) {
+        assert_same(&self.payloads(count), &numbers(count));
+    }
+
     /// Payloads under `up/`, once there are `count` (or long enough was waited); then a little longer, to see doubles.
     fn payloads(&self, count: usize) -> Vec<String> {
         let begun = Instant::now();
@@ -443,14 +475,24 @@ impl Subscriber {
             let lines: Vec<String> = self.lines();
             let found = lines.iter().filter_map(|line| Some(line.strip_prefix("up/")?.split_once(' ')?.1.to_owned()));
             let found: Vec<String> = found.collect();
-            if found.len() >= count || begun.elapsed() > LONG {
-                if begun.elapsed() > Duration::from_millis(300) {
-                    return found;
-                }
+            if (found.len() >= count || begun.elapsed() > LONG) && begun.elapsed() > Duration::from_millis(300) {
+                return found;
             }
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+fn assert_same(found: &[String], expected: &[String]) {
+    let differs = found.iter().zip(expected).position(|(a, b)| a != b);
+    let around = differs.map(|at| &found[at.saturating_sub(3)..(at + 4).min(found.len())]);
+    assert!(
+        found == expected,
+        "{} of {} payloads; the first difference is at {differs:?}: {around:?}; the last is {:?}",
+        found.len(),
+        expected.len(),
+        found.last()
+    );
 }
 
 impl Drop for Subscriber {
@@ -519,7 +561,8 @@ impl Gateway {
                     self.link.settled(self.now(), partition, offset, &mut outputs);
                     self.carry_out(outputs);
                 }
-                LinkOutput::Cursor { .. } | LinkOutput::Rewind | LinkOutput::Event(..) => {}
+                LinkOutput::Event(_, text) => println!("{text}"),
+                LinkOutput::Cursor { .. } | LinkOutput::Rewind => {}
             }
         }
         self.link.recorded(self.seq);
@@ -589,7 +632,7 @@ fn everything_arrives_once_and_in_order_at_both_levels_and_in_both_versions() {
         let subscriber = broker.subscribe(&[]);
         let mut gateway = Gateway::new(config(broker.port, v5, qos), records(3_000));
         gateway.run_to(3_000);
-        assert_eq!(subscriber.payloads(3_000), numbers(3_000), "v5 {v5}, QoS {qos}");
+        subscriber.expect_all(3_000);
         assert_eq!(gateway.link.counts().forwarded, 3_000);
         assert_eq!(gateway.link.counts().possible_doubles, 0);
         assert!(gateway.link.counts().sent_bytes > 3_000 * 10);
@@ -605,7 +648,7 @@ fn a_receive_maximum_of_5_is_never_exceeded() {
     let subscriber = broker.subscribe(&[]);
     let mut gateway = Gateway::new(config(broker.port, true, 2), records(500));
     gateway.run_to(500);
-    assert_eq!(subscriber.payloads(500), numbers(500));
+    subscriber.expect_all(500);
     assert_eq!(gateway.most_in_flight, 5, "the window is kept full, and not more than full");
 }
 
@@ -655,24 +698,25 @@ impl Cutter {
 }
 
 #[test]
-fn over_20_cuts_qos_2_doubles_nothing_and_qos_1_loses_nothing() {
+fn over_cuts_qos_2_doubles_nothing_and_qos_1_loses_nothing() {
     if !mosquitto_there() {
         return;
     }
+    let cuts = if std::env::var("FOREBAY_FULL").as_deref() == Ok("1") { 20 } else { 8 };
     for (v5, qos) in [(true, 2), (false, 2), (true, 1)] {
         let broker = Mosquitto::start("");
         let subscriber = broker.subscribe(&[]);
         let cutter = Cutter::start(broker.port);
         let mut gateway = Gateway::new(config(cutter.port, v5, qos), records(4_200));
-        for cut in 1..=20 {
-            gateway.run_to(cut * 200);
+        for cut in 1..=cuts {
+            gateway.run_to(cut * 4_000 / cuts);
             cutter.cut();
         }
         gateway.run_to(4_200);
         let found = subscriber.payloads(4_200);
-        assert!(gateway.link.counts().connections > 10);
+        assert!(gateway.link.counts().connections > cuts as u64 / 2);
         if qos == 2 {
-            assert_eq!(found, numbers(4_200), "v5 {v5}");
+            assert_same(&found, &numbers(4_200));
             assert_eq!(gateway.link.counts().possible_doubles, 0);
             continue;
         }
@@ -682,7 +726,7 @@ fn over_20_cuts_qos_2_doubles_nothing_and_qos_1_loses_nothing() {
                 first.push(number.clone());
             }
         }
-        assert_eq!(first, numbers(4_200), "each arrived, first occurrences in order");
+        assert_same(&first, &numbers(4_200)); // each arrived, first occurrences in order
         let doubles = (found.len() - first.len()) as u64;
         assert!(doubles <= gateway.link.counts().possible_doubles, "{doubles} doubles");
     }
@@ -707,7 +751,7 @@ fn a_crash_of_the_gateway_is_resumed_from_what_was_durable() {
             gateway.driver = Driver::start(config.clone());
         }
         gateway.run_to(3_000);
-        assert_eq!(subscriber.payloads(3_000), numbers(3_000), "v5 {v5}");
+        subscriber.expect_all(3_000);
     }
 }
 
@@ -733,7 +777,7 @@ fn a_black_hole_is_left_and_everything_arrives_all_the_same() {
     assert!(gateway.link.reason().unwrap().contains("silent"), "{:?}", gateway.link.reason());
     cutter.swallow.store(false, Ordering::Relaxed);
     gateway.run_to(2_000);
-    assert_eq!(subscriber.payloads(2_000), numbers(2_000));
+    subscriber.expect_all(2_000);
 }
 
 #[test]
@@ -798,6 +842,7 @@ fn mutual_tls_reads_its_files_at_each_connection() {
         return;
     }
     let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().unwrap();
     let ca = params.self_signed(&ca_key).unwrap();
@@ -826,15 +871,17 @@ fn mutual_tls_reads_its_files_at_each_connection() {
     assert!(down.reason.contains("gw.pem"), "{}", down.reason);
     std::fs::write(dir.join("gw.pem"), &client.0).unwrap();
     std::fs::write(dir.join("gw.key"), &client.1).unwrap();
-    assert!(matches!(driver.connect(), LinkEvent::Up { .. }));
+    let event = driver.connect();
+    assert!(matches!(event, LinkEvent::Up { .. }), "{event:?}");
     let payload = "x".repeat(100_000);
-    driver.order(LinkOrder::Publish(
-        (1..=50).map(|packet_id| Publish { packet_id, ..message("up/t", &payload) }).collect(),
-    ));
+    let publish = |packet_id| Publish { packet_id, qos: QoS::AtLeastOnce, ..message("up/t", &payload) };
+    driver.order(LinkOrder::Publish((1..=20).map(publish).collect()));
     let mut acks = 0;
-    while acks < 50 {
-        let LinkEvent::Acks(some) = driver.next() else { panic!("acks") };
-        acks += some.len();
+    while acks < 20 {
+        match driver.next() {
+            LinkEvent::Acks(some) => acks += some.len(),
+            other => panic!("{other:?} after {acks} acks"),
+        }
     }
     // A certificate for another name is not taken.
     let tls =

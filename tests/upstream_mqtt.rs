@@ -227,10 +227,15 @@ fn a_receive_maximum_of_five_is_honoured() {
         let peer = Peer::new(Terms { receive_maximum: Some(5), ..Terms::default() });
         let gateway = gateway(peer.port, &format!("qos = {qos}"));
         let plan = Plan::new("five", Version::V5, QoS::ExactlyOnce).messages(1_000);
-        let published = Publisher::start(gateway.port, plan).join();
+        peer.hold();
+        let publisher = Publisher::start(gateway.port, plan);
+        until("the window is used", secs(10), || (peer.most().0 == 5).then_some(()));
+        std::thread::sleep(ms(100));
+        peer.go_on();
+        let published = publisher.join();
         gateway.drained(secs(60));
         assert_eq!(peer.faults(), Vec::<String>::new());
-        assert_eq!(peer.most().0, 5, "the window is used, and no more than that");
+        assert_eq!(peer.most().0, 5, "and no more than that");
         let mut arrived = Arrived::new();
         for arrival in peer.arrivals() {
             arrived.entry(arrival.publish.topic.to_string()).or_default().push(seq(&arrival.publish.payload));

@@ -137,7 +137,7 @@ fn commit<S: LogStore + ?Sized>(hub: &Hub, committer: &mut Committer<S>, mut gro
             }
             Err(failed) => failed,
         };
-        ::log::error!("{failed}; nothing is acknowledged until it can be, next try in {} ms", wait.as_millis());
+        ::log::error!(target: "broker", "{failed}; nothing is acknowledged until it can be, next try in {} ms", wait.as_millis());
         hub.publish_commit(failed.done.synced, failed.done.sealed);
         hub.send(Mail::CommitFailed { error: failed.error.to_string() });
         if !hub.slot.back_off(wait) {

@@ -3,7 +3,7 @@
 use super::clock;
 use super::hub::{Hub, report};
 use crate::engine::io::{Input, Output, Outputs};
-use crate::limits::{IDLE_TICK_NS, TICK_NS, UNSENT_AT_STOP_NS};
+use crate::limits::{IDLE_TICK_NS, OUTPUTS_KEPT_MAX, TICK_NS, UNSENT_AT_STOP_NS};
 use crate::mqtt::Packet;
 use crate::net::Network;
 use crate::types::Seq;
@@ -78,7 +78,7 @@ impl<M: Fn(u64, u64)> IoThread<M> {
     fn adopt(&mut self, incoming: crate::net::Incoming) {
         let peer = incoming.peer;
         if let Err(error) = self.network.adopt(incoming) {
-            ::log::error!("connection of {peer} cannot be served: {error}");
+            ::log::error!(target: "broker", "connection of {peer} cannot be served: {error}");
         }
     }
 
@@ -122,6 +122,8 @@ impl<M: Fn(u64, u64)> IoThread<M> {
                 _ => {}
             }
         }
+        rounds.outputs.shrink_to(OUTPUTS_KEPT_MAX);
+        rounds.foreign.shrink_to(OUTPUTS_KEPT_MAX);
         if count > 0 {
             rounds.waiting.push_back(Waiting { gate, since_ns: now_ns, count });
         }

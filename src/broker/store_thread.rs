@@ -176,12 +176,12 @@ struct Troubles(BTreeMap<&'static str, String>);
 impl Troubles {
     fn note<T, E: std::fmt::Display>(&mut self, what: &'static str, result: Result<T, E>) {
         match result {
-            Ok(_) if self.0.remove(what).is_some() => ::log::info!("{what}: works again"),
+            Ok(_) if self.0.remove(what).is_some() => ::log::info!(target: "broker", "{what}: works again"),
             Ok(_) => {}
             Err(error) => {
                 let text = error.to_string();
                 if self.0.get(what) != Some(&text) {
-                    ::log::error!("cannot {what}: {text}");
+                    ::log::error!(target: "broker", "cannot {what}: {text}");
                     self.0.insert(what, text);
                 }
             }

@@ -13,7 +13,7 @@ const NO_WATCHDOG: Duration = Duration::from_secs(3600);
 fn tell(states: &[NotifyState<'_>]) {
     // Without systemd there is nobody to tell, which is not an error.
     if let Err(error) = sd_notify::notify(states) {
-        ::log::debug!("systemd cannot be told: {error}");
+        ::log::debug!(target: "broker", "systemd cannot be told: {error}");
     }
 }
 
@@ -26,7 +26,7 @@ pub(super) fn ready(addresses: &[SocketAddr]) {
 /// The orderly stop begins.
 pub(super) fn stopping(signal: Option<Signal>) {
     if let Some(signal) = signal {
-        ::log::info!("{signal:?}: stopping");
+        ::log::info!(target: "broker", "{signal:?}: stopping");
     }
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }

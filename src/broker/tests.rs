@@ -123,9 +123,10 @@ fn a_restart_goes_on_with_the_next_offset_and_keeps_what_was_answered() {
         publish_all(&mut client, 20);
         let mut control = admin::client::Client::new(dir.path());
         let target = "/api/v1/streams/telemetry/partitions/0/records?from=earliest&limit=1000";
-        let answer: serde_json::Value = serde_json::from_slice(&control.get(target).unwrap()).unwrap();
-        let offsets: Vec<u64> =
-            answer["records"].as_array().unwrap().iter().map(|it| it["offset"].as_u64().unwrap()).collect();
+        let answer = control.get(target).unwrap();
+        let offset = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap()["offset"].as_u64();
+        let lines = answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let offsets: Vec<u64> = lines.filter_map(offset).collect();
         assert_eq!(offsets, (0..round * 20).collect::<Vec<_>>());
         handle.stop().unwrap();
     }

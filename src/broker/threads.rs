@@ -23,7 +23,7 @@ pub(super) fn spawn<E: std::fmt::Display>(
 
 /// Ends the process at once: what is not synced was not acknowledged, so nothing is lost by it.
 fn die(thread: &str, text: &str) -> ! {
-    ::log::error!("thread {thread} failed, so the process ends: {text}");
+    ::log::error!(target: "broker", "thread {thread} failed, so the process ends: {text}");
     std::process::exit(1)
 }
 

@@ -9,10 +9,10 @@ use crate::log::control::{ControlKind, ControlRecord, from_value, to_value};
 use crate::log::recovery::Recovered;
 use crate::log::{Log, LogConfig};
 use crate::mqtt::{Text, Version};
-use crate::replication::durable::{CursorV1, StateKind, decode, lane_key, partition_key};
+use crate::replication::durable::{StateKind, partition_key};
 use crate::replication::link::{LaneStart, LinkConfig};
 use crate::replication::mapping::Mapper;
-use crate::replication::{Link, ReplicaSet};
+use crate::replication::{Link, ReplicaSet, remembered_cursor};
 use crate::router::{Router, StreamRoute, Subscription};
 use crate::session::connect::ClientIds;
 use crate::session::durable::{self, SessionCursorV1, SessionV1, SubscriptionV1};
@@ -191,8 +191,11 @@ impl Engine {
 
     /// How far an upstream was with a partition when that was last recorded.
     fn remembered_cursor(&self, upstream: &settings::Upstream, id: PartitionId) -> Offset {
-        let entry = self.log.state().get(ControlKind::UpstreamCursor, &lane_key(&upstream.name, id));
-        entry.and_then(|entry| decode::<CursorV1>(&entry.value)).map_or(0, |cursor| cursor.next)
+        let state = self.log.state();
+        remembered_cursor(&upstream.name, id, &mut |kind, key| {
+            state.get(super::forward::control_kind(kind), key).map(|entry| entry.value.to_vec())
+        })
+        .unwrap_or(0)
     }
 
     fn load_sessions(&mut self, now: Now) {
@@ -217,22 +220,25 @@ impl Engine {
             }
             let mut session = Session::new(client);
             session.persistent = true;
-            let (position, beyond) = cursor.map_or((end, Vec::new()), |cursor| (cursor.position, cursor.beyond));
-            session.outbound = Outbound::restore(1, position, &beyond);
             let received = state
                 .scan_prefix(ControlKind::ReceivedQos2, key)
                 .filter_map(|(key, _)| durable::read_received_key(key).ok())
                 .map(|(_, packet_id)| packet_id);
             session.inbound = Inbound::restore(received);
             session.reading = Reading::Live;
-            self.sessions.insert(id, session);
+            // Without a cursor nothing is known to have been delivered since the first subscription was made.
+            let mut first = end;
             for (key, entry) in state.scan_prefix(ControlKind::Subscription, key) {
                 let Ok((_, filter)) = durable::read_subscription_key(key) else { continue };
                 let Ok(value) = SubscriptionV1::decode(entry.version, &entry.value) else { continue };
+                first = first.min(value.since);
                 let subscription = Subscription { options: value.options(), id: value.id, since: value.since };
                 // Within the bounds that held when it was made; beyond smaller ones it is left out.
                 let _ = self.router.subscribe(id, &filter, subscription);
             }
+            let (position, beyond) = cursor.map_or((first, Vec::new()), |cursor| (cursor.position, cursor.beyond));
+            session.outbound = Outbound::restore(1, position, &beyond);
+            self.sessions.insert(id, session);
         }
         for id in ended {
             self.remove_session_records(id);
@@ -262,7 +268,7 @@ impl Engine {
                 exactly_once: mqtt.qos == 2,
                 peer: format!("{}:{}/{client}/{}", mqtt.host, mqtt.port, if mqtt.v5 { "5" } else { "3.1.1" }),
                 log_id: self.log.log_id(),
-                window: crate::limits::UPSTREAM_WINDOW_MAX as u16,
+                window: crate::limits::UPSTREAM_WINDOW_MAX,
                 window_bytes: usize::try_from(settings.device.memory_budget).unwrap_or(usize::MAX) / 8,
                 stop_on_refusal: upstream.on_refusal == settings::OnRefusal::Stop,
                 seed: seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),

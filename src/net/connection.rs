@@ -5,8 +5,8 @@ use super::outbox::{Outbox, OutputPool};
 use super::socket::Socket;
 use crate::engine::io::CloseCause;
 use crate::limits::{
-    BUFFER_POOL_MAX, CONNECT_TIMEOUT_NS, INBOX_PACKETS_MAX, PACKET_TIMEOUT_NS, PARTIAL_FREE, READ_BUFFER,
-    READ_SPACE_MIN, UNANSWERED_PUBLISHES_MAX,
+    BUFFER_POOL_MAX, CONNECT_TIMEOUT_NS, INBOX_PACKETS_MAX, PACKET_TIMEOUT_NS, PARTIAL_FREE, POOLED_INBOX_PACKETS_MAX,
+    READ_BUFFER, READ_SPACE_MIN, UNANSWERED_PUBLISHES_MAX,
 };
 use crate::mqtt::decode::{Decoder, Peer};
 use crate::mqtt::encode::encode;
@@ -51,7 +51,7 @@ impl InboxPool {
     }
 
     fn give(&mut self, inbox: VecDeque<Packet>) {
-        if self.0.len() < BUFFER_POOL_MAX && inbox.capacity() > 0 {
+        if self.0.len() < BUFFER_POOL_MAX && (1..=POOLED_INBOX_PACKETS_MAX).contains(&inbox.capacity()) {
             self.0.push(inbox);
         }
     }
@@ -269,6 +269,10 @@ impl Connection {
             Poll::Ready(Ok(read)) => {
                 let bytes = intake.buffer.take(read);
                 if self.life == Life::Open {
+                    if self.reservation.is_some() {
+                        // A large packet may take longer than the keep-alive; it has a time limit of its own.
+                        self.last_packet_ns = intake.now_ns;
+                    }
                     if let Some(bucket) = &mut self.bucket {
                         bucket.tokens = bucket.tokens.saturating_sub(i64::try_from(read).unwrap_or(i64::MAX));
                     }

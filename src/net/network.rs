@@ -173,11 +173,12 @@ async fn accept(listener: Listener, reactor: Rc<Reactor>, accepted: Rc<RefCell<V
                     accepted.borrow_mut().push(incoming);
                 }
                 Ok(Accepted::Refused(peer)) => {
-                    ::log::debug!("connection of {peer} refused: max_connections is reached")
+                    ::log::debug!(target: "net", "connection of {peer} refused: max_connections is reached")
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
                         ::log::error!(
+                            target: "net",
                             "cannot accept connections: {error}; raise the limit of open files (LimitNOFILE)"
                         );
                     }

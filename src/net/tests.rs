@@ -32,9 +32,13 @@ struct Bench {
 
 impl Bench {
     fn new(limits: ConnectionLimits) -> Self {
+        Self::with_partial(limits, 4 << 20)
+    }
+
+    fn with_partial(limits: ConnectionLimits, partial_max: usize) -> Self {
         let listener: TcpListener = bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut network = Network::new(0, Arc::new(Bell::new().unwrap()), vec![limits], 4 << 20).unwrap();
+        let mut network = Network::new(0, Arc::new(Bell::new().unwrap()), vec![limits], partial_max).unwrap();
         network.listen(listener, 0, Quota::new(100, Arc::new(AtomicUsize::new(0)), 100)).unwrap();
         Self {
             network,
@@ -309,6 +313,29 @@ fn who_sends_no_connect_or_no_ping_in_time_is_closed() {
     assert!(matches!(last, Some(Packet::Disconnect(it)) if it.reason == Reason::KEEP_ALIVE_TIMEOUT));
     bench.start -= Duration::from_secs(10);
     bench.until("no CONNECT", |bench| bench.log.len() == 2);
+}
+
+#[test]
+fn large_packets_beyond_their_share_of_memory_come_one_after_the_other() {
+    let mut bench = Bench::with_partial(LIMITS, 0);
+    let mut clients: Vec<Client> = (0..3).map(|_| bench.client(Version::V311).0).collect();
+    bench.packets.clear();
+    let mut bytes = Vec::new();
+    encode(&Packet::Publish(publish(QoS::AtMostOnce, 0, &[9; 200_000])), Version::V311, &mut bytes).unwrap();
+    let (begin, end) = bytes.split_at(100_000);
+    for client in &mut clients {
+        client.stream.set_nonblocking(false).unwrap();
+        client.stream.write_all(begin).unwrap();
+    }
+    (0..20).for_each(|_| bench.turn());
+    // The later ones are whole in the kernel's buffers, and wait for the first.
+    for client in clients.iter_mut().skip(1) {
+        client.stream.write_all(end).unwrap();
+    }
+    (0..20).for_each(|_| bench.turn());
+    assert!(bench.packets.len() < 3);
+    clients[0].stream.write_all(end).unwrap();
+    bench.until("all", |bench| bench.packets.len() == 3);
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Link {
 
     /// The reader has found the record at `offset`; offsets between the last one and this do not exist.
     pub fn want(&mut self, partition: PartitionId, offset: Offset) -> Want {
-        let open = self.may_send();
+        let open = self.may_send(true);
         let Some(index) = self.lane_index(partition) else { return Want::Pass };
         let Some(lane) = self.lanes.get_mut(index) else { return Want::Pass };
         if offset < lane.next() {
@@ -173,21 +173,23 @@ impl Link {
         self.touch(index);
         match verdict {
             // Asked again: what must be released because of a gap before this record takes places of the window too.
-            Verdict::Send { .. } if self.may_send() => Want::Send,
+            Verdict::Send { again, .. } if self.may_send(again) => Want::Send,
             Verdict::Pass => Want::Pass,
             Verdict::Send { .. } | Verdict::Full => Want::Full,
         }
     }
 
-    fn may_send(&self) -> bool {
+    /// Whether one more record may be sent; `again`: one that has a place in the window from before.
+    fn may_send(&self, again: bool) -> bool {
         let Connection::Up { window, .. } = self.connection else { return false };
+        let taken = self.usage.open + if again { 0 } else { self.usage.maybe };
         self.agreed
             && !self.paused
             && !self.stopped
             && if self.alone {
                 self.usage.sent == 0
             } else {
-                self.usage.open < window && (self.usage.bytes < self.config.window_bytes || self.usage.sent == 0)
+                taken < window && (self.usage.bytes < self.config.window_bytes || self.usage.sent == 0)
             }
     }
 
@@ -204,7 +206,7 @@ impl Link {
         let Some(index) = self.lane_index(partition) else { return false };
         let Connection::Up { maximum_packet_size, .. } = self.connection else { return false };
         let Some(lane) = self.lanes.get_mut(index) else { return false };
-        let Verdict::Send { dup, double } = lane.judge(offset, &mut self.usage) else { return false };
+        let Verdict::Send { dup, double, .. } = lane.judge(offset, &mut self.usage) else { return false };
         if size > maximum_packet_size {
             let text = format!("{size} bytes, the upstream takes packets of at most {maximum_packet_size}");
             lane.take(offset, 0, 0, Phase::Unsent, &mut self.usage);

@@ -55,10 +55,13 @@ pub(super) struct Entry {
 /// What is in flight on the whole link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// Messages that take a place of the peer's Receive Maximum.
+    /// Messages that take a place of the peer's Receive Maximum on this connection.
     pub open: usize,
     /// Of these, not answered at all yet.
     pub sent: usize,
+    /// Messages of former connections that the peer may hold and that were not sent again yet. By the specification they take no
+    /// place, but Mosquitto counts them: nothing new is sent in their stead.
+    pub maybe: usize,
     /// Bytes of those.
     pub bytes: usize,
 }
@@ -72,6 +75,7 @@ impl Usage {
                 self.bytes += entry.size as usize;
             }
             Phase::Recording | Phase::Released => self.open += 1,
+            Phase::Maybe => self.maybe += 1,
             _ => {}
         }
     }
@@ -84,6 +88,7 @@ impl Usage {
                 self.bytes = self.bytes.saturating_sub(entry.size as usize);
             }
             Phase::Recording | Phase::Released => self.open = self.open.saturating_sub(1),
+            Phase::Maybe => self.maybe = self.maybe.saturating_sub(1),
             _ => {}
         }
     }
@@ -98,6 +103,8 @@ pub(super) enum Verdict {
         dup: bool,
         /// The peer may have had it already.
         double: bool,
+        /// It has a place in the window from before.
+        again: bool,
     },
     /// It is done, in flight or released: pass over it.
     Pass,
@@ -267,12 +274,13 @@ impl Lane {
         if offset >= self.end {
             let doubt = self.doubt > 0;
             let in_session = doubt && self.doubt_in_session;
-            return Verdict::Send { dup: in_session, double: doubt && (!self.exactly_once || !self.doubt_in_session) };
+            let double = doubt && (!self.exactly_once || !self.doubt_in_session);
+            return Verdict::Send { dup: in_session, double, again: false };
         }
         match self.phase(offset) {
-            Some(Phase::Unsent) => Verdict::Send { dup: false, double: false },
-            Some(Phase::Again) => Verdict::Send { dup: false, double: true },
-            Some(Phase::Maybe) => Verdict::Send { dup: true, double: !self.exactly_once },
+            Some(Phase::Unsent) => Verdict::Send { dup: false, double: false, again: false },
+            Some(Phase::Again) => Verdict::Send { dup: false, double: true, again: false },
+            Some(Phase::Maybe) => Verdict::Send { dup: true, double: !self.exactly_once, again: true },
             _ => Verdict::Pass,
         }
     }
@@ -348,6 +356,7 @@ impl Lane {
             if entry.phase == Phase::Sent {
                 usage.remove(entry);
                 entry.phase = Phase::Maybe;
+                usage.add(entry);
             }
         }
         self.next = self.cursor();
@@ -365,7 +374,8 @@ impl Lane {
             };
         }
         self.doubt_in_session = false;
-        self.dirty = self.entries.iter().any(|entry| entry.phase == Phase::Done);
+        // What is done is written anew: the last record of it belongs to the session that is gone.
+        self.dirty = !self.entries.is_empty() || self.cursor() > self.recorded;
         self.next = self.cursor();
     }
 

@@ -105,8 +105,14 @@ enum Place {
     Waiting {
         packet_id: u16,
         since_ns: u64,
+        claimed: bool,
     },
-    Ready(Answer),
+    /// `claimed`: the client has sent the message on its present connection. One that it has not sent there yet is not acknowledged:
+    /// it will be sent again, and two acknowledgements could let the second be taken for that of the identifier's next message.
+    Ready {
+        answer: Answer,
+        claimed: bool,
+    },
     /// The client has used the identifier for another message: it does not wait for this one any more.
     Abandoned,
 }
@@ -125,9 +131,11 @@ impl Inbound {
     pub fn arrival(&mut self, kind: AnswerKind, packet_id: u16, dup: bool) -> Arrival {
         let in_line = self.line(kind).is_some_and(|line| line.packet_ids.contains(packet_id));
         match kind {
-            AnswerKind::PubRec if in_line => Arrival::Attached,
+            _ if in_line && (dup || kind == AnswerKind::PubRec) => {
+                self.claim(kind, packet_id);
+                Arrival::Attached
+            }
             AnswerKind::PubRec if self.received.contains(packet_id) => Arrival::Again,
-            AnswerKind::PubAck if in_line && dup => Arrival::Attached,
             AnswerKind::PubAck if in_line => {
                 // Another message under the same identifier: the client forgot the first one, its answer would be taken for this one's.
                 self.abandon(kind, packet_id);
@@ -157,12 +165,12 @@ impl Inbound {
 
     /// Makes an acknowledgement. It is emitted at once, or stands in line.
     pub fn answer(&mut self, answer: Answer, emit: impl FnMut(Answer)) {
-        self.enter(answer.kind, answer.packet_id, Place::Ready(answer), emit);
+        self.enter(answer.kind, answer.packet_id, Place::Ready { answer, claimed: true }, emit);
     }
 
     /// The acknowledgement is to wait for the high watermark.
     pub fn wait(&mut self, kind: AnswerKind, packet_id: u16, now_ns: u64, emit: impl FnMut(Answer)) -> Waiting {
-        let number = self.enter(kind, packet_id, Place::Waiting { packet_id, since_ns: now_ns }, emit);
+        let number = self.enter(kind, packet_id, Place::Waiting { packet_id, since_ns: now_ns, claimed: true }, emit);
         Waiting { kind, number }
     }
 
@@ -180,9 +188,10 @@ impl Inbound {
         let Some(line) = self.line_mut(waiting.kind) else { return };
         let index = waiting.number.checked_sub(line.first).and_then(|index| usize::try_from(index).ok());
         if let Some(place) = index.and_then(|index| line.queue.get_mut(index))
-            && let Place::Waiting { packet_id, .. } = *place
+            && let Place::Waiting { packet_id, claimed, .. } = *place
         {
-            *place = Place::Ready(Answer { kind: waiting.kind, packet_id, reason, properties, gate });
+            *place =
+                Place::Ready { answer: Answer { kind: waiting.kind, packet_id, reason, properties, gate }, claimed };
             if waiting.kind == AnswerKind::PubRec && reason.is_failure() {
                 refused = Some(packet_id);
             }
@@ -191,6 +200,15 @@ impl Inbound {
         if let Some(packet_id) = refused {
             self.received.remove(packet_id);
         }
+    }
+
+    /// Whether it still waits: the client has neither released its identifier nor used it for another message.
+    pub fn is_waiting(&self, waiting: Waiting) -> bool {
+        let place = |line: &Line| {
+            let index = waiting.number.checked_sub(line.first).and_then(|index| usize::try_from(index).ok())?;
+            Some(matches!(line.queue.get(index)?, Place::Waiting { .. }))
+        };
+        self.line(waiting.kind).and_then(place).unwrap_or(false)
     }
 
     /// Since when the longest waiting acknowledgement waits, in monotonic ns.
@@ -204,11 +222,23 @@ impl Inbound {
         self.lines.iter().flat_map(|lines| lines.iter()).filter_map(oldest).min()
     }
 
-    /// The client is back: what waits for it waits from now on.
+    /// The client is back on another connection: what waits for it waits from now on, until it is sent there again.
     pub fn resumed(&mut self, now_ns: u64) {
         for place in self.lines.iter_mut().flat_map(|lines| lines.iter_mut()).flat_map(|line| line.queue.iter_mut()) {
-            if let Place::Waiting { since_ns, .. } = place {
-                *since_ns = now_ns;
+            match place {
+                Place::Waiting { since_ns, claimed, .. } => (*since_ns, *claimed) = (now_ns, false),
+                Place::Ready { claimed, .. } => *claimed = false,
+                Place::Abandoned => {}
+            }
+        }
+    }
+
+    fn claim(&mut self, kind: AnswerKind, id: u16) {
+        for place in self.line_mut(kind).into_iter().flat_map(|line| line.queue.iter_mut()) {
+            match place {
+                Place::Waiting { packet_id, claimed, .. } if *packet_id == id => *claimed = true,
+                Place::Ready { answer, claimed } if answer.packet_id == id => *claimed = true,
+                _ => {}
             }
         }
     }
@@ -225,9 +255,11 @@ impl Inbound {
 
     /// Puts something at the end of its line and says under which number.
     fn enter(&mut self, kind: AnswerKind, packet_id: u16, place: Place, mut emit: impl FnMut(Answer)) -> u64 {
-        if let Place::Ready(answer) = place {
+        if let Place::Ready { answer, claimed } = place {
             match self.line_mut(kind) {
-                Some(line) if !line.queue.is_empty() => return line.enter(packet_id, Place::Ready(answer), emit),
+                Some(line) if !line.queue.is_empty() => {
+                    return line.enter(packet_id, Place::Ready { answer, claimed }, emit);
+                }
                 _ => {
                     emit(answer);
                     return 0;
@@ -246,7 +278,7 @@ impl Inbound {
         }
         let of_it = |place: &&mut Place| match place {
             Place::Waiting { packet_id: other, .. } => *other == packet_id,
-            Place::Ready(answer) => answer.packet_id == packet_id,
+            Place::Ready { answer, .. } => answer.packet_id == packet_id,
             Place::Abandoned => false,
         };
         if let Some(place) = line.queue.iter_mut().find(of_it) {
@@ -267,9 +299,11 @@ impl Line {
     fn advance(&mut self, mut emit: impl FnMut(Answer)) {
         while let Some(place) = self.queue.pop_front_if(|place| !matches!(place, Place::Waiting { .. })) {
             self.first += 1;
-            if let Place::Ready(answer) = place {
+            if let Place::Ready { answer, claimed } = place {
                 self.packet_ids.remove(answer.packet_id);
-                emit(answer);
+                if claimed {
+                    emit(answer);
+                }
             }
         }
     }

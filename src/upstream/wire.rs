@@ -5,6 +5,7 @@
 //! and the CONNACK of a peer that speaks only 3.1.1 (`20 02 00 01`), which must become a sentence. Acknowledgements are two bytes
 //! of identifier and perhaps a reason, read here without a copy.
 
+use super::connect::Session;
 use super::mqtt::DriverConfig;
 use crate::limits::UPSTREAM_IN_PACKET_MAX;
 use crate::mqtt::properties::PublishProperties;
@@ -14,6 +15,9 @@ use crate::replication::link::{LinkAck, LinkAckKind};
 use bytes::BytesMut;
 use rumqttc::mqttbytes::v4;
 use rumqttc::v5::mqttbytes::v5;
+
+/// QoS 2 messages in flight to a peer that speaks 3.1.1.
+const WINDOW_V311: u16 = 20;
 
 /// What came in.
 #[derive(Debug, PartialEq, Eq)]
@@ -109,7 +113,9 @@ pub(super) fn connack(frame: &[u8], header: usize, config: &DriverConfig) -> Res
         }
         (0x20, false, [flags, 0]) => Ok(Accepted {
             session_present: flags & 1 == 1,
-            receive_maximum: u16::MAX,
+            // 3.1.1 cannot say how many it takes. Mosquitto 2.0 takes 20 at QoS 2; the 21st it drops, answers with a PUBREC (which
+            // has no reason code here) and closes: lost without a word. So not more than that.
+            receive_maximum: if config.qos == 2 { WINDOW_V311 } else { u16::MAX },
             maximum_packet_size: u32::MAX,
             retain_available: true,
             keep_alive_s: None,
@@ -174,19 +180,20 @@ pub(super) fn sentence(reason: Reason, words: Option<String>) -> String {
     }
 }
 
-/// CONNECT. The session outlives the connection: expiry never (5.0), or no clean session.
+/// CONNECT. A kept session outlives the connection: expiry never (5.0), or no clean session.
 pub(super) fn write_connect(
     config: &DriverConfig,
-    clean_start: bool,
+    session: Session,
     password: Option<String>,
     out: &mut BytesMut,
 ) -> Result<(), String> {
     let keep_alive = config.keep_alive.as_millis().div_ceil(1000).min(u128::from(u16::MAX)) as u16;
     let login = (config.username.is_some() || password.is_some())
         .then(|| (config.username.clone().unwrap_or_default(), password.unwrap_or_default()));
+    let clean_start = session == Session::Ended;
     let written = if config.v5 {
         let properties = v5::ConnectProperties {
-            session_expiry_interval: Some(u32::MAX),
+            session_expiry_interval: Some(if clean_start { 0 } else { u32::MAX }),
             max_packet_size: Some(UPSTREAM_IN_PACKET_MAX as u32),
             user_properties: vec![("forebay-forwarder".to_owned(), config.forwarder.clone())],
             ..v5::ConnectProperties::new()

@@ -32,6 +32,8 @@ const STATUS: Ticket = Ticket(1);
 /// What a piece of the gateway works with besides itself.
 pub struct Surroundings<'w> {
     pub now: Now,
+    /// Since the beginning of the run, for the trace.
+    pub at_ns: u64,
     pub rng: &'w mut Rng,
     pub net: &'w mut Net,
     pub oracle: &'w mut Oracle,
@@ -39,8 +41,8 @@ pub struct Surroundings<'w> {
 }
 
 impl Surroundings<'_> {
-    fn note(&mut self, what: std::fmt::Arguments<'_>) {
-        self.trace.note(self.now.mono_ns, what);
+    pub fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        self.trace.note(self.at_ns, what);
     }
 }
 
@@ -318,6 +320,14 @@ impl Gateway {
                 Ok(())
             }
             Output::Ack { conn, packet, gate } => {
+                if let Packet::PubAck(ack) | Packet::PubRec(ack) = &packet
+                    && ack.reason.is_failure()
+                    && let Some(key) = world.net.pipes.get(&conn).and_then(|pipe| pipe.published.get(&ack.packet_id))
+                {
+                    let key = *key;
+                    world.oracle.refused(key);
+                    world.note(format_args!("refusing {key} to {}: 0x{:02X}, gate {gate}", conn.0, ack.reason.0));
+                }
                 let gate = if self.bug == Bug::AckBeforeSync { 0 } else { gate };
                 match self.threads[index].acks.push(conn, packet, gate) {
                     Some(packet) => self.send(conn, packet, world),
@@ -368,7 +378,7 @@ impl Gateway {
                 let key: Key =
                     key.ok_or_else(|| format!("identifier {} is acknowledged, nobody used it", ack.packet_id))?;
                 world.oracle.acked(key)?;
-                world.trace.note(world.now.mono_ns, format_args!("ack {key} to {}", conn.0));
+                world.trace.note(world.at_ns, format_args!("ack {key} to {}", conn.0));
             }
             Packet::SubAck(_) => pipe.granted_at = Some(self.engine.last_seq() + 1),
             _ => {}

@@ -7,7 +7,6 @@
 //!   for the rest of a connection.
 
 use super::gateway::{Gateway, Surroundings};
-use super::message::Key;
 use super::oracle::Check;
 use super::plan::{Bug, Plan};
 use forebay::mqtt::encode::publish_len;
@@ -37,8 +36,7 @@ pub struct Link {
     v5: bool,
     receive_maximum: u16,
     maximum_packet_size: u32,
-    refuses: bool,
-    bug: Bug,
+    plan: Plan,
     streams: BTreeMap<String, Vec<PartitionId>>,
     connection: Option<Connection>,
     /// The centre holds a session for the gateway.
@@ -57,21 +55,14 @@ impl Link {
             exactly_once: plan.shape.link_qos == 2,
             v5: plan.shape.link_v5,
             receive_maximum: plan.shape.receive_maximum,
-            maximum_packet_size: if plan.shape.link_v5 && plan.faults.refusals { 4_000 } else { 1 << 20 },
-            refuses: plan.faults.refusals,
-            bug: plan.bug,
+            maximum_packet_size: plan.centre_packet_max(),
+            plan: plan.clone(),
             streams: streams.collect(),
             connection: None,
             session: false,
             held: BTreeSet::new(),
             down_until_ns: 0,
         }
-    }
-
-    /// Whether the centre never takes a record with this payload.
-    pub fn never_takes(&self, payload: &[u8]) -> bool {
-        // Well below the bound, since topic and properties add something: so nobody needs to know what exactly.
-        self.refuses && (Key::is_poison(payload) || payload.len() > self.maximum_packet_size as usize - 500)
     }
 
     /// The driver carries out the next order.
@@ -92,7 +83,7 @@ impl Link {
                 }
                 self.session = true;
                 self.connection = Some(Connection::default());
-                world.trace.note(world.now.mono_ns, format_args!("link up, session present {session_present}"));
+                world.note(format_args!("link up, session present {session_present}"));
                 gateway.tell(LinkEvent::Up {
                     session_present,
                     receive_maximum: self.receive_maximum,
@@ -125,10 +116,8 @@ impl Link {
             if size > self.maximum_packet_size as usize {
                 return Err(format!("the link sends {size} bytes, the centre takes {}", self.maximum_packet_size));
             }
-            world
-                .trace
-                .note(world.now.mono_ns, format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
-            if self.bug == Bug::CursorBeforeAck {
+            world.note(format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
+            if self.plan.bug == Bug::CursorBeforeAck {
                 let kind = if self.exactly_once { LinkAckKind::PubRec } else { LinkAckKind::PubAck };
                 connection.to_gateway.push_back(LinkAck {
                     packet_id: publish.packet_id,
@@ -153,16 +142,16 @@ impl Link {
         let Some(wire) = self.connection.as_mut().and_then(|connection| connection.to_centre.pop_front()) else {
             return Ok(());
         };
-        if !self.v5 && matches!(&wire, Wire::Publish(publish) if self.never_takes(&publish.payload)) {
+        if !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload)) {
             self.answer(gateway, world);
             self.connection = None;
-            world.trace.note(world.now.mono_ns, format_args!("the centre closes at a record"));
+            world.note(format_args!("the centre closes at a record"));
             gateway.tell(down(DownKind::ClosedInFlight));
             return Ok(());
         }
         let ack = self.take(wire, world)?;
         if let Some(connection) = &mut self.connection
-            && self.bug != Bug::CursorBeforeAck
+            && self.plan.bug != Bug::CursorBeforeAck
         {
             connection.to_gateway.push_back(ack);
         }
@@ -187,13 +176,13 @@ impl Link {
             return Ok(LinkAck { packet_id, kind, reason: Reason::SUCCESS });
         }
         let busy = self.connection.as_mut().is_some_and(|connection| {
-            connection.busy |= self.v5 && self.refuses && world.rng.permille(3);
+            connection.busy |= self.v5 && self.plan.faults.refusals && world.rng.permille(3);
             connection.busy
         });
         if busy {
             return Ok(LinkAck { packet_id, kind, reason: Reason::QUOTA_EXCEEDED });
         }
-        if self.never_takes(&publish.payload) {
+        if self.plan.refused_for_good(&publish.payload) {
             return Ok(LinkAck { packet_id, kind, reason: Reason::PAYLOAD_FORMAT_INVALID });
         }
         let source = self.source(&publish)?;
@@ -237,7 +226,8 @@ impl Link {
         let arrives = world.rng.index(connection.to_centre.len() + 1);
         let wires: Vec<Wire> = connection.to_centre.drain(..arrives).collect();
         for wire in wires {
-            let refused = !self.v5 && matches!(&wire, Wire::Publish(publish) if self.never_takes(&publish.payload));
+            let refused =
+                !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload));
             if refused {
                 break;
             }
@@ -248,7 +238,7 @@ impl Link {
             gateway.tell(down(DownKind::Network));
         }
         self.down_until_ns = world.now.mono_ns + world.rng.below(400_000_000);
-        world.trace.note(world.now.mono_ns, format_args!("link down"));
+        world.note(format_args!("link down"));
         Ok(())
     }
 
@@ -256,7 +246,7 @@ impl Link {
     pub fn restart(&mut self, forgets: bool, gateway: Option<&mut Gateway>, world: &mut Surroundings<'_>) -> Check {
         self.cut(gateway, world)?;
         if forgets && self.session {
-            world.trace.note(world.now.mono_ns, format_args!("the centre forgets its sessions"));
+            world.note(format_args!("the centre forgets its sessions"));
             self.session = false;
             self.held.clear();
             world.oracle.centre_forgot();

@@ -58,4 +58,7 @@ pub struct Promise {
     pub level: Acks,
     /// Published at QoS 2 in a durable session: to be stored once.
     pub once: bool,
+    /// Its first copy stands in the log in the order of its publisher. Not so where a refusal may wait behind acknowledgements at -1,
+    /// unknown to its publisher.
+    pub ordered: bool,
 }

@@ -4,7 +4,7 @@
 use super::message::{Key, Promise};
 use super::plan::Plan;
 use bytes::Bytes;
-use forebay::log::control::{ControlKind, GapV1, from_value, gap_of_key};
+use forebay::log::control::{ControlKind, GapV1, PartitionStartV1, from_value, gap_of_key, partition_of_key};
 use forebay::log::frame::Group;
 use forebay::log::record::StoredRecord;
 use forebay::mqtt::{QoS, Text};
@@ -44,21 +44,26 @@ struct Sealed {
     last_seq: Seq,
     records: Vec<(PartitionId, Offset, Stored)>,
     gaps: Vec<(PartitionId, Offset, Offset)>,
+    starts: Vec<(PartitionId, Offset)>,
 }
 
 pub struct Oracle {
     dead_letter: PartitionId,
     forwarded: BTreeSet<PartitionId>,
     replicated: BTreeSet<PartitionId>,
-    link_once: bool,
+    plan: Plan,
     promises: BTreeMap<Key, Promise>,
     acked: BTreeMap<Key, Acks>,
+    /// Refused at least once: what comes of a second try is out of the publisher's order.
+    refused: BTreeSet<Key>,
     sealed: VecDeque<Sealed>,
     truth: BTreeMap<PartitionId, Records>,
     /// Freed by retention: offsets below are not looked for.
     starts: BTreeMap<PartitionId, Offset>,
     gaps: BTreeMap<PartitionId, BTreeMap<Offset, Offset>>,
     places: BTreeMap<Key, Vec<(PartitionId, Offset)>>,
+    /// Ends of the partitions at the last start.
+    lived: BTreeMap<PartitionId, Offset>,
     newest: BTreeMap<(u16, PartitionId), u32>,
     high_watermarks: BTreeMap<PartitionId, Offset>,
     centre: Centre,
@@ -82,14 +87,16 @@ impl Oracle {
             dead_letter,
             forwarded: plan.forwarded().into_iter().collect(),
             replicated: plan.partitions("critical").into_iter().filter(|_| plan.shape.replica).collect(),
-            link_once: plan.shape.link_qos == 2,
+            plan: plan.clone(),
             promises: BTreeMap::new(),
             acked: BTreeMap::new(),
+            refused: BTreeSet::new(),
             sealed: VecDeque::new(),
             truth: BTreeMap::new(),
             starts: BTreeMap::new(),
             gaps: BTreeMap::new(),
             places: BTreeMap::new(),
+            lived: BTreeMap::new(),
             newest: BTreeMap::new(),
             high_watermarks: BTreeMap::new(),
             centre: Centre::default(),
@@ -106,7 +113,8 @@ impl Oracle {
 
     /// The engine sealed a group.
     pub fn sealed(&mut self, group: &Group) -> Check {
-        let mut sealed = Sealed { last_seq: group.last_seq(), records: Vec::new(), gaps: Vec::new() };
+        let mut sealed =
+            Sealed { last_seq: group.last_seq(), records: Vec::new(), gaps: Vec::new(), starts: Vec::new() };
         for frame in &group.frames {
             for record in frame.records() {
                 let record = record.map_err(|error| format!("a sealed record cannot be read: {error}"))?;
@@ -115,10 +123,15 @@ impl Oracle {
                 }
                 sealed.records.push((record.partition, record.offset, Stored::of(&record)));
             }
-            for record in frame.control_records().filter(|record| record.kind == ControlKind::Gap as u16) {
-                let gap = record.value.and_then(from_value::<GapV1>).zip(gap_of_key(record.key));
-                let Some((gap, (partition, first))) = gap else { continue };
-                sealed.gaps.push((partition, first, gap.until));
+            for record in frame.control_records() {
+                let Some(value) = record.value else { continue };
+                if record.kind == ControlKind::Gap as u16 {
+                    let found = from_value::<GapV1>(value).zip(gap_of_key(record.key));
+                    sealed.gaps.extend(found.map(|(gap, (partition, first))| (partition, first, gap.until)));
+                } else if record.kind == ControlKind::PartitionStart as u16 {
+                    let found = partition_of_key(record.key).zip(from_value::<PartitionStartV1>(value));
+                    sealed.starts.extend(found.map(|(partition, value)| (partition, value.start)));
+                }
             }
         }
         self.sealed.push_back(sealed);
@@ -130,6 +143,9 @@ impl Oracle {
         while let Some(group) = self.sealed.pop_front_if(|group| group.last_seq <= seq) {
             for (partition, first, until) in group.gaps {
                 self.gap(partition, first, until);
+            }
+            for (partition, start) in group.starts {
+                self.start(partition, start)?;
             }
             for (partition, offset, stored) in group.records {
                 self.add(partition, offset, stored)?;
@@ -144,6 +160,16 @@ impl Oracle {
         *end = until.max(*end);
     }
 
+    /// A partition begins here from now on: what is before was given up, or never was.
+    fn start(&mut self, partition: PartitionId, start: Offset) -> Check {
+        let known = self.starts.entry(partition).or_default();
+        *known = start.max(*known);
+        let mut records = self.truth.remove(&partition).unwrap_or_default();
+        let kept = records.split_off(&start);
+        self.truth.insert(partition, kept);
+        records.iter().try_for_each(|(offset, stored)| self.may_go(partition, *offset, stored))
+    }
+
     fn add(&mut self, partition: PartitionId, offset: Offset, stored: Stored) -> Check {
         let records = self.truth.entry(partition).or_default();
         let end = records.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -154,16 +180,20 @@ impl Oracle {
         self.explained(partition, end, offset)?;
         let key =
             Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
+        let unwelcome = self.plan.refused_for_good(&stored.payload);
         self.truth.entry(partition).or_default().insert(offset, stored);
         if partition == self.dead_letter {
             return Ok(());
         }
         let places = self.places.entry(key).or_default();
         places.push((partition, offset));
-        if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once) {
+        // What its replica has refused is a new message when it comes again.
+        let again = |promise: &Promise| promise.level == Acks::Replicated && unwelcome;
+        if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once && !again(promise)) {
             return Err(format!("{key} at QoS 2 in a durable session is stored more than once: {places:?}"));
         }
-        if places.len() == 1 {
+        let ordered = self.promises.get(&key).is_some_and(|promise| promise.ordered) && !self.refused.contains(&key);
+        if places.len() == 1 && ordered {
             let newest = self.newest.entry((key.publisher, partition)).or_default();
             if key.number < *newest {
                 return Err(format!("{key} is stored first behind #{newest} of the same publisher in {partition}"));
@@ -195,15 +225,7 @@ impl Oracle {
                 return Err(format!("the reader brings offset {} of {} twice", record.offset, record.partition));
             }
         }
-        for (partition, start) in starts {
-            self.starts.insert(*partition, *start);
-            if let Some(records) = self.truth.get(partition) {
-                let freed: Vec<_> = records.range(..start).map(|(offset, stored)| (*offset, stored.clone())).collect();
-                for (offset, stored) in freed {
-                    self.may_go(*partition, offset, &stored)?;
-                }
-            }
-        }
+        starts.iter().try_for_each(|(partition, start)| self.start(*partition, *start))?;
         for (partition, records) in &self.truth {
             let start = self.starts.get(partition).copied().unwrap_or(0);
             let empty = Records::new();
@@ -248,14 +270,18 @@ impl Oracle {
         for (partition, offset, stored) in survivors {
             self.add(partition, offset, stored)?;
         }
+        let end = |records: &Records| records.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.lived = self.truth.iter().map(|(partition, records)| (*partition, end(records))).collect();
         self.high_watermarks.clear();
         Ok(())
     }
 
     /// A record is given up by retention.
-    pub fn may_go(&self, partition: PartitionId, offset: Offset, stored: &Stored) -> Check {
+    fn may_go(&self, partition: PartitionId, offset: Offset, stored: &Stored) -> Check {
         let key = Key::of(&stored.payload).ok_or("a record without a key")?;
-        let sent = !self.forwarded.contains(&partition) || self.reached_centre(key) || Key::is_poison(&stored.payload);
+        let sent = !self.forwarded.contains(&partition)
+            || self.reached_centre(key)
+            || self.plan.refused_for_good(&stored.payload);
         if sent { Ok(()) } else { Err(format!("{partition}/{offset} ({key}) was freed before the centre had it")) }
     }
 
@@ -270,11 +296,26 @@ impl Oracle {
         if !self.places.contains_key(&key) {
             return Err(format!("{key} is acknowledged at level {} before its record is synced", level.number()));
         }
-        if level == Acks::Replicated && !self.reached_centre(key) {
+        if level == Acks::Replicated && !self.reached_centre(key) && !self.refused_unseen(key) {
             return Err(format!("{key} is acknowledged at level -1 before the centre has it"));
         }
         self.acked.insert(key, level);
         Ok(())
+    }
+
+    /// The one case in which the gateway cannot know: a QoS 2 message that was stored in a former life, and that the centre has refused
+    /// since. Its identifier is remembered, the refusal is not, so it is acknowledged when it comes again.
+    fn refused_unseen(&self, key: Key) -> bool {
+        let first = self.places.get(&key).and_then(|places| places.first());
+        let stored = first.and_then(|(partition, offset)| self.truth.get(partition)?.get(offset));
+        let old = first.is_some_and(|(partition, offset)| *offset < self.lived.get(partition).copied().unwrap_or(0));
+        let once = self.promises.get(&key).is_some_and(|promise| promise.once);
+        once && old && stored.is_none_or(|stored| self.plan.refused_for_good(&stored.payload))
+    }
+
+    /// The engine refuses this message.
+    pub fn refused(&mut self, key: Key) {
+        self.refused.insert(key);
     }
 
     /// A look at a partition's ends.
@@ -290,7 +331,7 @@ impl Oracle {
             let passed = self.truth.get(&partition).into_iter().flat_map(|records| records.range(former..high));
             for (offset, stored) in passed {
                 let key = Key::of(&stored.payload).ok_or("a record without a key")?;
-                if !self.reached_centre(key) && !Key::is_poison(&stored.payload) {
+                if !self.reached_centre(key) && !self.plan.refused_for_good(&stored.payload) {
                     return Err(format!("{partition}: HW {high} has passed {offset} ({key}), which the centre lacks"));
                 }
             }
@@ -324,7 +365,7 @@ impl Oracle {
         };
         let times = self.centre.offsets.entry((partition, offset)).or_default();
         *times += 1;
-        if self.link_once && *times > 1 + self.centre.forgot {
+        if self.plan.shape.link_qos == 2 && *times > 1 + self.centre.forgot {
             return Err(format!("{partition}/{offset} ({key}) reaches the centre {times} times over a QoS 2 link"));
         }
         if *times == 1 {
@@ -361,14 +402,14 @@ impl Oracle {
     // ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// Everything has had its time: what was promised must be there.
-    pub fn finished(&self, dead_lettered: impl Fn(&[u8]) -> bool) -> Check {
+    pub fn finished(&self) -> Check {
         let empty = Records::new();
         let dead: BTreeSet<Key> =
             self.truth.get(&self.dead_letter).unwrap_or(&empty).values().filter_map(|s| Key::of(&s.payload)).collect();
         for (partition, records) in self.truth.iter().filter(|(partition, _)| self.forwarded.contains(partition)) {
             for (offset, stored) in records {
                 let Some(key) = Key::of(&stored.payload) else { continue };
-                if dead_lettered(&stored.payload) {
+                if self.plan.refused_for_good(&stored.payload) {
                     if !dead.contains(&key) {
                         return Err(format!("{partition}/{offset} ({key}) was refused and is not in dead-letter"));
                     }
@@ -389,7 +430,10 @@ impl Oracle {
             {
                 let Some(key) = Key::of(&stored.payload) else { continue };
                 if !self.delivered.contains_key(&(subscriber, key)) {
-                    return Err(format!("the durable subscriber {subscriber} never got {partition}/{offset} ({key})"));
+                    let at = stored.seq;
+                    return Err(format!(
+                        "the durable subscriber {subscriber} never got {partition}/{offset} ({key}) of frame {at}, since {since}"
+                    ));
                 }
             }
         }

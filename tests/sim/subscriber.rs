@@ -109,7 +109,7 @@ impl Subscriber {
             password: None,
             properties,
         };
-        world.trace.note(world.now.mono_ns, format_args!("{} connects as {}", self.name, conn.0));
+        world.note(format_args!("{} connects as {}", self.name, conn.0));
         world.net.send(conn, Packet::Connect(Box::new(connect)));
     }
 
@@ -128,6 +128,7 @@ impl Subscriber {
                     return Err(format!("{} may not subscribe: {:?}", self.name, suback.reasons));
                 }
                 self.subscribed = true;
+                world.note(format_args!("{} has subscribed to {}", self.name, self.filter));
                 let granted = world.net.pipes.get(&conn).and_then(|pipe| pipe.granted_at);
                 self.since = self.since.or(granted);
             }
@@ -175,6 +176,11 @@ impl Subscriber {
         }
         // At QoS 0 it is promised nothing, so it may see what is not stored at all.
         let durable = self.durable && publish.qos != QoS::AtMostOnce;
+        let key = super::message::Key::of(&publish.payload).map(|key| key.to_string()).unwrap_or_default();
+        world.note(format_args!(
+            "{} gets {key} at {:?} {} dup {}",
+            self.name, publish.qos, publish.packet_id, publish.dup
+        ));
         world.oracle.delivered(self.number, durable, &publish.payload)
     }
 }

@@ -85,7 +85,7 @@ impl World {
             subscribers,
             link: Link::new(&plan),
             oracle: Oracle::new(&plan),
-            trace: Trace::default(),
+            trace: Trace::new(),
             rough: true,
             publishing: true,
             rng,
@@ -232,6 +232,9 @@ impl World {
     fn open(&mut self) -> Result<(Recovered, Committer<Disk>), String> {
         let context =
             RecoveryContext { state_trusted: self.trusted, new_log_id: LogId([7; 16]), salt_seed: self.rng.next() };
+        // A disk that fails at the start as well keeps the gateway down; that is no case for the oracle.
+        self.disk.memory.fail_syncs(0);
+        self.disk.memory.fail_writes(0);
         let opened = recover(&*self.disk, &mut self.state, &context).map_err(|error| error.to_string())?;
         let (recovered, tail) = opened;
         let report = &recovered.report;
@@ -264,10 +267,10 @@ impl World {
     // ── a step ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn with(&mut self, act: impl FnOnce(&mut Parts<'_>, &mut Surroundings<'_>) -> Check) -> Check {
-        let now = self.now();
+        let (now, at_ns) = (self.now(), self.now_ns);
         let Self { rng, net, oracle, trace, gateway, link, state, publishers, subscribers, .. } = self;
         let mut parts = Parts { gateway, link, state, publishers, subscribers };
-        act(&mut parts, &mut Surroundings { now, rng, net, oracle, trace })
+        act(&mut parts, &mut Surroundings { now, at_ns, rng, net, oracle, trace })
     }
 
     fn step(&mut self) -> Check {
@@ -347,18 +350,19 @@ impl World {
                     gateway.ask_status();
                 }
                 // A while longer, for what no status shows: subscribers, dead letters.
-                if settled > 60 {
-                    return self.finish();
+                if settled > 60 && step % 1000 == 0 && self.finish().is_ok() {
+                    return Ok(());
                 }
             }
         }
         let lag = self.gateway.as_ref().and_then(|gateway| gateway.lag);
         let waiting: Vec<String> = self.publishers.iter().filter(|p| !p.is_idle()).map(Publisher::waits_for).collect();
+        self.finish()?;
         Err(format!("it does not come to an end: lag {lag:?} records, {waiting:?}"))
     }
 
     fn finish(&self) -> Check {
-        self.oracle.finished(|payload| self.link.never_takes(payload))?;
+        self.oracle.finished()?;
         for (number, subscriber) in self.subscribers.iter().enumerate() {
             if let Some(since) = subscriber.since.filter(|_| subscriber.durable) {
                 self.oracle.saw_all(number, since, |topic| subscriber.wants(topic))?;
