@@ -232,8 +232,8 @@ fn spawn_committer(
 ) -> std::io::Result<JoinHandle<()>> {
     let (hub, measures) = (Arc::clone(hub), Arc::clone(measures));
     let (interval_ns, bytes) = (settings.device.commit_interval_ns, settings.device.commit_bytes);
-    let measure = move |took: Duration, records: usize| {
-        measures.committed(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), records as u64);
+    let measure = move |took: Duration, records: usize, written: u64| {
+        measures.committed(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), records as u64, written);
     };
     spawn("committer", move || committer::run(&hub, committer, interval_ns, bytes, measure))
 }

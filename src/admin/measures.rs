@@ -67,6 +67,7 @@ pub struct Measures {
     pub commit_micros: Histogram,
     /// Records of one commit.
     pub commit_records: Histogram,
+    written_bytes: AtomicU64,
 }
 
 impl Default for Measures {
@@ -76,6 +77,7 @@ impl Default for Measures {
             ack_micros: [seconds(), seconds(), seconds()],
             commit_micros: seconds(),
             commit_records: Histogram::new(RECORDS, 1.0),
+            written_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -93,10 +95,16 @@ impl Measures {
         histogram.add(micros, times);
     }
 
-    /// A commit of this many records took this long.
-    pub fn committed(&self, micros: u64, records: u64) {
+    /// A commit of this many records took this long and wrote so much.
+    pub fn committed(&self, micros: u64, records: u64, written_bytes: u64) {
+        self.written_bytes.fetch_add(written_bytes, Relaxed);
         self.commit_micros.add(micros, 1);
         self.commit_records.add(records, 1);
+    }
+
+    /// Bytes written to the log since the start.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Relaxed)
     }
 }
 
