@@ -100,6 +100,8 @@ pub struct Engine {
     space_due: bool,
     forward_due: bool,
     used_bytes: u64,
+    /// Of these, what was not segments in use when it was measured.
+    other_bytes: u64,
     free_bytes: Option<u64>,
     /// Since when a commit is awaited.
     commit_waits_since: Option<u64>,

@@ -10,6 +10,7 @@ impl Engine {
     /// What the store thread measured.
     pub(super) fn space(&mut self, used_bytes: u64, free_bytes: u64) {
         self.used_bytes = used_bytes;
+        self.other_bytes = used_bytes.saturating_sub(self.segment_bytes());
         self.free_bytes = Some(free_bytes);
         self.space_due = true;
     }
@@ -27,9 +28,9 @@ impl Engine {
         }
         let budget = self.settings.gateway.disk_budget;
         let segment = self.settings.device.segment_size;
-        // Segments are counted here, since the measure lags behind; what is not segments (sled, a quarantine) is measured.
-        let in_use = (self.log.segments().len() as u64 + 1) * segment;
-        let other = self.other_bytes();
+        // Segments are counted here, since the measure lags behind; what is not segments (sled, spares, a quarantine) is as measured.
+        let in_use = self.segment_bytes();
+        let other = self.other_bytes;
         let needed = bytes_needed(in_use + other, budget, segment);
         if !self.log.is_freeing() {
             let plan = plan(&self.log, &self.policies(), needed, segment);
@@ -48,10 +49,9 @@ impl Engine {
         self.full = full;
     }
 
-    /// Bytes in data_dir that are not segments in use.
-    fn other_bytes(&self) -> u64 {
-        let segments = (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size;
-        self.used_bytes.saturating_sub(segments)
+    /// Bytes of the segments in use.
+    fn segment_bytes(&self) -> u64 {
+        (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size
     }
 
     fn policies(&self) -> Vec<PartitionPolicy> {

@@ -100,6 +100,7 @@ impl Engine {
             space_due: true,
             forward_due: true,
             used_bytes: 0,
+            other_bytes: 0,
             free_bytes: None,
             commit_waits_since: None,
             turn_bytes: 0,
