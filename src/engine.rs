@@ -203,6 +203,8 @@ struct Stream {
     partitions: u16,
     /// Whether an upstream with `replica = true` carries it.
     replicated: bool,
+    /// Whether the configuration names it, unlike a built-in one or one that is not configured any more.
+    asked_for: bool,
     /// Whether it is in the configuration; one that is not is read-only until retained away.
     configured: bool,
 }

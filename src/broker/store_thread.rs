@@ -139,7 +139,9 @@ impl<S: StateStore> StoreThread<S> {
                 }
                 Job::Apply(stamp, changes) => troubles.note("apply state", self.state.apply(&changes, stamp)),
                 Job::Prepare => {
+                    // The log has gone on to its next segment: the engine hears of it, whether there is room for a spare or not.
                     let used_bytes = self.measure(&mut troubles);
+                    measured = Instant::now();
                     if used_bytes.saturating_add(self.store.segment_size()) <= self.disk_budget {
                         troubles.note("prepare a segment", self.store.prepare_spare());
                     }

@@ -56,11 +56,14 @@ impl Engine {
     fn policies(&self) -> Vec<PartitionPolicy> {
         let policy = |id: PartitionId| {
             let stream = self.streams.get(&id.stream)?;
+            let passed = self.passed(id);
+            // What nobody asked to keep gives way to what somebody did; counted as lost.
+            let gives_way = passed.is_none() && !stream.asked_for;
             Some(PartitionPolicy {
                 partition: id,
-                passed: self.passed(id),
+                passed: if gives_way { Some(0) } else { passed },
                 keep_bytes: stream.settings.retention_bytes,
-                retain_unforwarded: stream.settings.retain_unforwarded,
+                retain_unforwarded: stream.settings.retain_unforwarded && !gives_way,
             })
         };
         self.log.partitions().filter_map(policy).collect()
