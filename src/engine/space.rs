@@ -41,8 +41,7 @@ impl Engine {
         }
         // The reserve is the cleaner's: at its edge publishes stop, not beyond it.
         let budget_full = in_use + other + (CLEANER_RESERVE_SEGMENTS - 1) * segment > budget;
-        let disk_full = self.free_bytes.is_some_and(|free| free < segment);
-        let full = budget_full || disk_full;
+        let full = budget_full || self.disk_full();
         if self.full && !full {
             self.conditions += 1;
         }
@@ -52,6 +51,11 @@ impl Engine {
     /// Bytes of the segments in use.
     fn segment_bytes(&self) -> u64 {
         (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size
+    }
+
+    /// Whether the file system has no room for another segment, whatever the budget says.
+    pub(super) fn disk_full(&self) -> bool {
+        self.free_bytes.is_some_and(|free| free < self.settings.device.segment_size)
     }
 
     fn policies(&self) -> Vec<PartitionPolicy> {
