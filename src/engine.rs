@@ -100,7 +100,7 @@ pub struct Engine {
     space_due: bool,
     forward_due: bool,
     used_bytes: u64,
-    /// Of these, what was not segments in use when it was measured.
+    /// Bytes in data_dir that are not the log's.
     other_bytes: u64,
     free_bytes: Option<u64>,
     /// Since when a commit is awaited.
@@ -231,11 +231,14 @@ impl Engine {
                 }
             }
             Input::Closed { conn, cause } => self.closed(now, conn, &cause, out),
-            Input::Committed { seq, sealed } => self.committed(now, seq, sealed, out),
+            Input::Committed { seq, written_bytes, sealed } => {
+                self.counters.written_bytes += written_bytes;
+                self.committed(now, seq, sealed, out);
+            }
             Input::CommitFailed { error } => self.commit_failed(error, out),
             Input::Read { ticket, result } => self.read_answered(ticket, result, out),
             Input::Upstream { id, event } => self.upstream_event(now, id, event, out),
-            Input::Space { used_bytes, free_bytes } => self.space(used_bytes, free_bytes),
+            Input::Space { used_bytes, log_bytes, free_bytes } => self.space(used_bytes, log_bytes, free_bytes),
             Input::Admin { ticket, command } => self.ask(now, ticket, command, out),
             Input::Tick => self.tick(now, out),
             Input::Stop => {

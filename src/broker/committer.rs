@@ -61,9 +61,9 @@ impl CommitSlot {
         if slot.groups.is_empty() {
             return None;
         }
-        let wait = pace.wait();
+        let (wait, enough) = pace.wait();
         if !wait.is_zero() {
-            let too_few = |slot: &mut Slot| slot.bytes < pace.bytes && !slot.hurry;
+            let too_few = |slot: &mut Slot| slot.bytes < enough && !slot.hurry;
             let waited = self.changed.wait_timeout_while(slot, wait, too_few);
             slot = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -92,9 +92,11 @@ struct Pace {
 }
 
 impl Pace {
-    fn wait(&self) -> Duration {
+    /// How long to wait, and the bytes that end it early.
+    fn wait(&self) -> (Duration, u64) {
         let since = self.last_begin.map_or(Duration::MAX, |begin| begin.elapsed());
-        self.interval.saturating_sub(since).max(self.linger)
+        let rest = self.interval.saturating_sub(since);
+        if rest >= self.linger { (rest, self.bytes) } else { (self.linger, u64::MAX) }
     }
 
     fn synced(&mut self, took: Duration) {
@@ -112,7 +114,7 @@ pub(super) fn run<S: LogStore + ?Sized>(
     measure: impl Fn(Duration, usize),
 ) {
     let interval = Duration::from_nanos(interval_ns);
-    let mut pace = Pace { interval, bytes: bytes.max(1), last_begin: None, linger: Duration::ZERO };
+    let mut pace = Pace { interval, bytes, last_begin: None, linger: Duration::ZERO };
     while let Some(groups) = hub.slot.take(&pace) {
         let begin = Instant::now();
         pace.last_begin = Some(begin);
@@ -132,18 +134,131 @@ fn commit<S: LogStore + ?Sized>(hub: &Hub, committer: &mut Committer<S>, mut gro
     loop {
         let failed = match committer.commit(groups) {
             Ok(done) => {
-                hub.publish_commit(done.synced, done.sealed);
+                hub.publish_commit(done);
                 return true;
             }
             Err(failed) => failed,
         };
         ::log::error!(target: "broker", "{failed}; nothing is acknowledged until it can be, next try in {} ms", wait.as_millis());
-        hub.publish_commit(failed.done.synced, failed.done.sealed);
+        hub.publish_commit(failed.done);
         hub.send(Mail::CommitFailed { error: failed.error.to_string() });
         if !hub.slot.back_off(wait) {
             return false;
         }
         wait = (wait * 2).min(Duration::from_nanos(COMMIT_RETRY_MAX_NS));
         groups = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Engine, EngineStart};
+    use crate::log::commit::CommitTail;
+    use crate::log::frame::{FLAG_LAST, Frame, FrameHeader, FrameKind};
+    use crate::log::memory::MemLogStore;
+    use crate::log::recovery::Recovered;
+    use crate::net::Bell;
+    use crate::types::{BootId, LogId, Now, PartitionId, Seq};
+    use bytes::Bytes;
+    use std::sync::mpsc;
+
+    fn group(seq: Seq) -> Group {
+        let (kind, flags, partition) = (FrameKind::Batch, FLAG_LAST, PartitionId::default());
+        let header = FrameHeader { kind, flags, seq, epoch: 1, partition, count: 1, base_offset: seq - 1 };
+        let frame = Arc::new(Frame { header, body: Bytes::from_static(&[0; 64]) });
+        Group { frames: vec![frame], bytes: 128, records: 1 }
+    }
+
+    fn hub() -> Arc<Hub> {
+        let loaded = crate::config::from_str("[gateway]\nid = \"gw\"\n", "test.toml");
+        let Ok(loaded) = loaded else { panic!("settings") };
+        let mut recovered = Recovered::default();
+        (recovered.next_seq, recovered.epoch) = (1, 1);
+        let engine = Engine::new(EngineStart {
+            settings: Arc::new(loaded.settings),
+            recovered,
+            gateway_id: "gw".into(),
+            boot: BootId([1; 16]),
+            seed: 1,
+            now: Now::default(),
+        });
+        Hub::new(engine.unwrap(), 0, vec![Arc::new(Bell::new().unwrap())], Vec::new())
+    }
+
+    /// Runs a committer on `store` while `with` looks on; returns the records of each commit.
+    fn committing(store: &Arc<MemLogStore>, interval_ns: u64, bytes: u64, with: impl FnOnce(&Hub)) -> Vec<usize> {
+        let (hub, (sender, commits)) = (hub(), mpsc::channel());
+        let committer = Committer::new(Arc::clone(store), CommitTail::fresh(LogId([1; 16]), 1));
+        let thread = {
+            let hub = Arc::clone(&hub);
+            let measure = move |_, records| sender.send(records).unwrap();
+            std::thread::spawn(move || run(&hub, committer, interval_ns, bytes, measure))
+        };
+        with(&hub);
+        hub.slot.quit();
+        thread.join().unwrap();
+        commits.iter().collect()
+    }
+
+    fn until_committed(hub: &Hub, seq: Seq) {
+        let begin = Instant::now();
+        while hub.committed() < seq {
+            assert!(begin.elapsed() < Duration::from_secs(10), "frame {seq} is not committed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn store() -> Arc<MemLogStore> {
+        Arc::new(MemLogStore::new(1 << 20, 1))
+    }
+
+    #[test]
+    fn everything_that_waits_at_the_end_is_committed() {
+        let store = store();
+        let commits = committing(&store, 0, 0, |hub| (1..=5).for_each(|seq| hub.slot.put(group(seq))));
+        assert_eq!(commits.iter().sum::<usize>(), 5);
+    }
+
+    #[test]
+    fn a_failed_sync_acknowledges_nothing_and_is_made_good_in_a_new_segment() {
+        let store = store();
+        store.fail_syncs(1);
+        committing(&store, 0, 0, |hub| {
+            hub.slot.put(group(1));
+            std::thread::sleep(Duration::from_millis(30));
+            assert_eq!(hub.committed(), 0);
+            hub.slot.put(group(2));
+            until_committed(hub, 2);
+        });
+    }
+
+    #[test]
+    fn an_interval_gathers_groups_and_enough_bytes_or_the_stop_end_it_early() {
+        let store = store();
+        let interval_ns = 60_000_000_000;
+        let commits = committing(&store, interval_ns, 128 * 10, |hub| {
+            // The first one finds nothing to wait for: no commit was before it.
+            hub.slot.put(group(1));
+            until_committed(hub, 1);
+            (2..=4).for_each(|seq| hub.slot.put(group(seq)));
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(hub.committed(), 1);
+            (5..=12).for_each(|seq| hub.slot.put(group(seq)));
+            until_committed(hub, 11);
+            hub.slot.hurry();
+            hub.slot.put(group(13));
+            until_committed(hub, 13);
+        });
+        assert!(commits.len() <= 4, "{commits:?}");
+    }
+
+    #[test]
+    fn only_a_slow_medium_is_lingered_for() {
+        let mut pace = Pace { interval: Duration::ZERO, bytes: 1, last_begin: None, linger: Duration::ZERO };
+        pace.synced(Duration::from_micros(900));
+        assert_eq!(pace.wait().0, Duration::ZERO);
+        pace.synced(Duration::from_millis(5));
+        assert_eq!(pace.wait(), (Duration::from_micros(250), u64::MAX));
     }
 }

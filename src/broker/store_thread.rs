@@ -139,9 +139,7 @@ impl<S: StateStore> StoreThread<S> {
                 }
                 Job::Apply(stamp, changes) => troubles.note("apply state", self.state.apply(&changes, stamp)),
                 Job::Prepare => {
-                    // The log has gone on to its next segment: the engine hears of it, whether there is room for a spare or not.
                     let used_bytes = self.measure(&mut troubles);
-                    measured = Instant::now();
                     if used_bytes.saturating_add(self.store.segment_size()) <= self.disk_budget {
                         troubles.note("prepare a segment", self.store.prepare_spare());
                     }
@@ -162,7 +160,8 @@ impl<S: StateStore> StoreThread<S> {
         match self.data_dir.usage() {
             Ok(usage) => {
                 let (used_bytes, free_bytes) = (usage.used_bytes, usage.free_bytes);
-                self.hub.send(Mail::Space { used_bytes, free_bytes });
+                let log_bytes = self.store.bytes_used().unwrap_or(0);
+                self.hub.send(Mail::Space { used_bytes, log_bytes, free_bytes });
                 used_bytes
             }
             Err(error) => {

@@ -93,11 +93,12 @@ fn render(status: &Status, colour: bool) -> String {
     );
     row("sessions", sessions, Tone::Plain);
     let disk = format!(
-        "{} of {} used, segments {}, {} free on the file system",
+        "{} of {} used, segments {}, {} free on the file system, {} written since the start",
         print::bytes(disk.used_bytes),
         print::bytes(disk.budget_bytes),
         print::count(disk.segments),
-        print::bytes(disk.free_bytes)
+        print::bytes(disk.free_bytes),
+        print::bytes(disk.written_bytes)
     );
     row("disk", disk, Tone::Plain);
     let losses: Vec<String> = status

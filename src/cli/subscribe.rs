@@ -7,6 +7,7 @@ use super::mqtt::{self, Message, Seen, Trouble};
 use super::{Common, Failure};
 use crate::admin::records::Line;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 const QUEUE: usize = 65_535 + 16;
 /// Messages under way towards us.
 const INFLIGHT: u16 = 100;
+/// How long the last hand-shakes may take once there is nothing more to wait for.
+const LEAVE: Duration = Duration::from_secs(2);
 /// Connections that may fail one after the other before we give up.
 const RETRIES_MAX: u32 = 5;
 
@@ -102,8 +105,11 @@ impl<W: Write> Session<'_, W> {
         let (client, mut events) = mqtt::client(options, QUEUE);
         let mut connected = false;
         let mut ending = false;
+        // QoS 2: ours, and not released yet. Leaving before that would leave hand-shakes open that nobody could finish.
+        let mut unreleased = BTreeSet::new();
         loop {
-            let next = match self.deadline {
+            let leaving = ending.then(|| Instant::now() + LEAVE);
+            let next = match leaving.or(self.deadline) {
                 None => events.wait(),
                 Some(deadline) => match events.wait_within(deadline.saturating_duration_since(Instant::now())) {
                     Ok(next) => next,
@@ -127,8 +133,17 @@ impl<W: Write> Session<'_, W> {
                     if let Err(trouble) = client.ack(&message) {
                         return Ok(Err((trouble, connected)));
                     }
-                    if self.args.count == Some(self.seen) {
-                        ending = true;
+                    if message.qos == 2 {
+                        unreleased.insert(message.packet_id);
+                    }
+                    ending = self.args.count == Some(self.seen);
+                    if ending && unreleased.is_empty() {
+                        client.disconnect();
+                    }
+                }
+                Some(Ok(Seen::Released(id))) => {
+                    unreleased.remove(&id);
+                    if ending && unreleased.is_empty() {
                         client.disconnect();
                     }
                 }

@@ -155,10 +155,10 @@ impl Engine {
             },
             disk: DiskStatus {
                 budget_bytes: self.settings.gateway.disk_budget,
-                used_bytes: self.used_bytes,
+                used_bytes: self.used_bytes.max(self.bytes_in_use()),
                 free_bytes: self.free_bytes.unwrap_or(0),
                 segments: self.log.segments().len() as u64 + 1,
-                written_bytes: 0,
+                written_bytes: self.counters.written_bytes,
                 payload_bytes: self.counters.payload_bytes,
             },
             losses: self.counters.losses(),

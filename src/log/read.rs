@@ -226,7 +226,8 @@ impl Gathering<'_> {
     /// Where in a segment to begin: at the hint, or where the sparse index says.
     fn begin(&self, plan: &SegmentPlan, footer: Option<&FooterV1>, walk: &mut Walk<'_>) {
         if let Some(hint) = self.request.hint.filter(|hint| hint.segment == plan.header.number) {
-            walk.jump(hint.offset, self.request.from.seq);
+            // What stands there may be older than what is asked for: the last read passed over it and stopped at its bound.
+            walk.jump(hint.offset, 0);
             return;
         }
         let Some(footer) = footer else { return };

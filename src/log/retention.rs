@@ -78,7 +78,8 @@ pub fn plan(log: &Log, policies: &[PartitionPolicy], needed_bytes: u64, segment_
             let Some(policy) = policies.get(&range.partition) else { return true };
             let passed = policy.passed.is_none_or(|passed| range.next <= passed);
             let over = |keep| left.get(&range.partition.stream).copied().unwrap_or(0) >= keep;
-            (passed || !policy.retain_unforwarded) && (pressed || policy.keep_bytes.is_some_and(over))
+            (passed || !policy.retain_unforwarded)
+                && ((pressed && policy.passed.is_some()) || policy.keep_bytes.is_some_and(over))
         });
         if !may_go {
             break;

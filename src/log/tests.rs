@@ -2,7 +2,7 @@
 
 use super::control::{ControlKind, ControlRecord, GapCause, PartitionStartV1, from_value, partition_key};
 use super::frame::FrameKind;
-use super::memory::MemStateStore;
+use super::memory::{MemLogStore, MemStateStore};
 use super::read::{ReadRequest, ReadResult, Reader};
 use super::record::NewRecord;
 use super::retention::{PartitionPolicy, bytes_needed, plan};
@@ -350,6 +350,29 @@ fn a_reader_of_one_partition_begins_near_its_offset_and_skips_what_is_not_asked_
     }
     assert_eq!(kit.payloads(p(2, 0)), [(0, b"rare".to_vec())]);
     assert_eq!(kit.log.locate(p(1, 0), 120).seq, kit.log.last_seq() + 1);
+}
+
+#[test]
+fn a_reader_that_passes_over_much_before_its_position_finds_no_damage_there() {
+    // Told by `tail` of a log of 100,000 records: each page begins without a hint, and beyond 4 MiB in the segment the second read
+    // of a page began at frames older than its position.
+    let store = Arc::new(MemLogStore::new(8 << 20, 1));
+    let mut kit = Kit::open(store, MemStateStore::new(), false);
+    for _ in 0..1_600 {
+        kit.append(p(1, 0), &[7; 3_000]);
+        kit.commit();
+    }
+    let last = kit.log.last_seq();
+    let from = LogPosition { seq: last - 10, index: 0 };
+    let mut request = ReadRequest { from, until: last, max_bytes: 1 << 20, ..ReadRequest::default() };
+    let mut reader = Reader::new();
+    let mut seqs = Vec::new();
+    while let ReadResult::Frames { frames, next, hint, damage } = reader.read(&*kit.store, &request) {
+        assert_eq!(damage, []);
+        seqs.extend(frames.iter().map(|frame| frame.header.seq));
+        request = ReadRequest { from: next, hint, ..request };
+    }
+    assert_eq!(seqs, (last - 10..=last).collect::<Vec<_>>());
 }
 
 #[test]

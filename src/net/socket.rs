@@ -3,7 +3,7 @@
 use super::reactor::{Reactor, Source};
 use smol::io::{AsyncRead, AsyncWrite};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -21,29 +21,6 @@ impl Socket {
     pub fn new(stream: TcpStream, reactor: &Rc<Reactor>) -> io::Result<Self> {
         let source = reactor.register(&stream, true)?;
         Ok(Self { stream, source, reactor: Rc::clone(reactor) })
-    }
-
-    /// Connects to `address`; for clients that live on an I/O thread, as the load generator.
-    pub async fn connect(address: SocketAddr, reactor: &Rc<Reactor>) -> io::Result<Self> {
-        use socket2::{Domain, Protocol, Socket as Raw, Type};
-        let raw = Raw::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        raw.set_tcp_nodelay(true)?;
-        match raw.connect(&address.into()) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
-            Err(error) => return Err(error),
-        }
-        let stream = TcpStream::from(raw);
-        let source = reactor.register(&stream, false)?;
-        let socket = Self { stream, source, reactor: Rc::clone(reactor) };
-        std::future::poll_fn(|cx| {
-            if socket.source.writable.get() { Poll::Ready(()) } else { socket.source.wait_writable(cx.waker()) }
-        })
-        .await;
-        match socket.stream.take_error()? {
-            Some(error) => Err(error),
-            None => Ok(socket),
-        }
     }
 
     /// Says that nothing more will be written; what is in the kernel's buffer still leaves.

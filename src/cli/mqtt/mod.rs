@@ -57,6 +57,8 @@ pub enum Seen {
     Message(Box<Message>),
     /// One verdict per filter: the granted QoS, or why not.
     Subscribed(Vec<Result<u8, String>>),
+    /// QoS 2: the peer released a message that we have; PUBCOMP is on its way.
+    Released(u16),
     /// Our DISCONNECT left.
     Disconnected,
     /// The peer's DISCONNECT (5.0).
@@ -74,8 +76,8 @@ pub struct Message {
     pub payload: Bytes,
     /// QoS of the delivery.
     pub qos: u8,
-    /// Retain flag.
-    pub retain: bool,
+    /// Packet id; 0 at QoS 0.
+    pub packet_id: u16,
     /// Value of the user property `forebay-source`.
     pub source: Option<String>,
     receipt: Receipt,
@@ -118,6 +120,15 @@ pub enum Events {
     /// MQTT 5.0.
     V5(Box<rumqttc::v5::Connection>),
 }
+
+/// What is said of a connection that just ends.
+const CLOSED: &str =
+    "the broker closed the connection without a word, as MQTT 3.1.1 brokers do when they refuse something";
+/// What is said of a peer that does not answer.
+const SILENT: &str = "the broker does not answer in time";
+/// What is said when the peer goes on with a hand-shake that rumqttc has forgotten: it then fails again at each connection.
+const UNFINISHED: &str = "the broker goes on with a QoS 2 hand-shake of a former connection, which this client has not kept; \
+                          subscribe once without -c, which ends that session";
 
 /// Why the connection ended, or did not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,6 +278,10 @@ fn io_trouble(error: &std::io::Error) -> Trouble {
         _ => error.to_string(),
     };
     Trouble(said)
+}
+
+fn too_large(size: usize, max: usize) -> Trouble {
+    Trouble(format!("a packet of {size} bytes is larger than the broker takes, which is {max}"))
 }
 
 fn refused(reason: &impl fmt::Debug) -> Trouble {

@@ -1,10 +1,13 @@
 //! MQTT 3.1.1.
 
-use super::{Message, Options, Outgoing, Receipt, Seen, Trouble, host, io_trouble, refused};
+use super::{
+    CLOSED, Message, Options, Outgoing, Receipt, SILENT, Seen, Trouble, UNFINISHED, host, io_trouble, refused,
+    too_large,
+};
 use crate::limits::PACKET_SIZE_MAX;
 use rumqttc::{
-    ConnectionError, Event, MqttOptions, Outgoing as Left, Packet, QoS, StateError, SubscribeFilter,
-    SubscribeReasonCode, TlsConfiguration, Transport,
+    ConnectionError, Error as MqttError, Event, MqttOptions, Outgoing as Left, Packet, QoS, StateError,
+    SubscribeFilter, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 use std::time::Duration;
 
@@ -51,12 +54,13 @@ pub(super) fn seen(event: Result<Event, ConnectionError>) -> Result<Seen, Troubl
         Event::Incoming(Packet::PubAck(ack)) => Seen::Acked(ack.pkid),
         Event::Incoming(Packet::PubRec(ack)) => Seen::Received(ack.pkid),
         Event::Incoming(Packet::PubComp(ack)) => Seen::Acked(ack.pkid),
+        Event::Incoming(Packet::PubRel(ack)) => Seen::Released(ack.pkid),
         Event::Incoming(Packet::SubAck(ack)) => Seen::Subscribed(ack.return_codes.into_iter().map(verdict).collect()),
         Event::Incoming(Packet::Publish(publish)) => Seen::Message(Box::new(Message {
             topic: publish.topic.clone(),
             payload: publish.payload.clone(),
             qos: publish.qos as u8,
-            retain: publish.retain,
+            packet_id: publish.pkid,
             source: None,
             receipt: Receipt::V4(publish),
         })),
@@ -75,9 +79,14 @@ fn trouble(error: &ConnectionError) -> Trouble {
     match error {
         ConnectionError::Io(error) | ConnectionError::MqttState(StateError::Io(error)) => io_trouble(error),
         ConnectionError::ConnectionRefused(reason) => refused(reason),
-        ConnectionError::NetworkTimeout | ConnectionError::FlushTimeout => {
-            Trouble("the broker does not answer in time".into())
-        }
+        ConnectionError::NetworkTimeout | ConnectionError::FlushTimeout => Trouble(SILENT.into()),
+        ConnectionError::MqttState(StateError::ConnectionAborted) => Trouble(CLOSED.into()),
+        ConnectionError::MqttState(StateError::AwaitPingResp) => Trouble(SILENT.into()),
+        ConnectionError::MqttState(StateError::Deserialization(MqttError::OutgoingPacketTooLarge {
+            pkt_size,
+            max,
+        })) => too_large(*pkt_size, *max),
+        ConnectionError::MqttState(StateError::Unsolicited(_)) => Trouble(UNFINISHED.into()),
         error => Trouble(error.to_string()),
     }
 }

@@ -1,12 +1,13 @@
 //! MQTT 5.0.
 
 use super::{
-    Message, Options, Outgoing, Receipt, Seen, Trouble, host, io_trouble, network, refused, with_reason, words,
+    CLOSED, Message, Options, Outgoing, Receipt, SILENT, Seen, Trouble, UNFINISHED, host, io_trouble, network, refused,
+    too_large, with_reason, words,
 };
 use crate::admin::records::SOURCE_PROPERTY;
 use crate::limits::PACKET_SIZE_MAX;
-use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{Filter, Packet, PubAckReason, PubRecReason, PublishProperties, SubscribeReasonCode};
+use rumqttc::v5::mqttbytes::{Error as MqttError, QoS};
 use rumqttc::v5::{ConnectionError, Event, MqttOptions, StateError};
 use rumqttc::{Outgoing as Left, TlsConfiguration, Transport};
 use std::time::Duration;
@@ -77,6 +78,7 @@ pub(super) fn seen(event: Result<Event, ConnectionError>) -> Result<Seen, Troubl
             }
         },
         Event::Incoming(Packet::PubComp(ack)) => Seen::Acked(ack.pkid),
+        Event::Incoming(Packet::PubRel(ack)) => Seen::Released(ack.pkid),
         Event::Incoming(Packet::SubAck(ack)) => Seen::Subscribed(ack.return_codes.into_iter().map(verdict).collect()),
         Event::Incoming(Packet::Disconnect(end)) => {
             Seen::Ended(with_reason(&end.reason_code, end.properties.and_then(|p| p.reason_string).as_ref()))
@@ -89,7 +91,7 @@ pub(super) fn seen(event: Result<Event, ConnectionError>) -> Result<Seen, Troubl
                 topic: String::from_utf8_lossy(&publish.topic).into_owned(),
                 payload: publish.payload.clone(),
                 qos: publish.qos as u8,
-                retain: publish.retain,
+                packet_id: publish.pkid,
                 source,
                 receipt: Receipt::V5(publish),
             }))
@@ -109,7 +111,17 @@ fn trouble(error: &ConnectionError) -> Trouble {
     match error {
         ConnectionError::Io(error) | ConnectionError::MqttState(StateError::Io(error)) => io_trouble(error),
         ConnectionError::ConnectionRefused(reason) => refused(reason),
-        ConnectionError::Timeout(_) => Trouble("the broker does not answer in time".into()),
+        ConnectionError::Timeout(_) => Trouble(SILENT.into()),
+        ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, reason_string }) => {
+            Trouble(format!("the broker ended the connection, {}", with_reason(reason_code, reason_string.as_ref())))
+        }
+        ConnectionError::MqttState(StateError::ConnectionAborted) => Trouble(CLOSED.into()),
+        ConnectionError::MqttState(StateError::AwaitPingResp) => Trouble(SILENT.into()),
+        ConnectionError::MqttState(
+            StateError::OutgoingPacketTooLarge { pkt_size, max }
+            | StateError::Deserialization(MqttError::OutgoingPacketTooLarge { pkt_size, max }),
+        ) => too_large(*pkt_size as usize, *max as usize),
+        ConnectionError::MqttState(StateError::Unsolicited(_)) => Trouble(UNFINISHED.into()),
         error => Trouble(error.to_string()),
     }
 }
