@@ -211,7 +211,15 @@ impl Engine {
             return Some(format!("the log cannot be written: {fault}"));
         }
         if self.full {
-            return Some("the disk budget is reached".to_owned());
+            return Some(match self.disk_full() {
+                false => "the disk budget is reached".to_owned(),
+                true => {
+                    format!(
+                        "no space left on the file system of {}: free some",
+                        self.settings.gateway.data_dir.display()
+                    )
+                }
+            });
         }
         (self.stopping != super::Stopping::No).then(|| "the gateway is stopping".to_owned())
     }

@@ -40,8 +40,7 @@ impl Engine {
         }
         // The reserve is the cleaner's: what is on its way to the disk, and the spare.
         let budget_full = in_use + CLEANER_RESERVE_SEGMENTS * segment > budget;
-        let disk_full = self.free_bytes.is_some_and(|free| free < segment);
-        let full = budget_full || disk_full;
+        let full = budget_full || self.disk_full();
         if self.full && !full {
             self.conditions += 1;
         }
@@ -51,6 +50,11 @@ impl Engine {
     /// Segments are counted here, since a measure lags behind; what is not the log's (sled, a quarantine) is measured.
     pub(super) fn bytes_in_use(&self) -> u64 {
         (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size + self.other_bytes
+    }
+
+    /// Whether the file system has no room for another segment, whatever the budget says.
+    pub(super) fn disk_full(&self) -> bool {
+        self.free_bytes.is_some_and(|free| free < self.settings.device.segment_size)
     }
 
     fn policies(&self) -> Vec<PartitionPolicy> {
