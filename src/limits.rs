@@ -297,8 +297,6 @@ const _: () = assert!(GROUP_CONTROL_ROOM as u64 * 8 <= SEGMENT_SIZE_MIN);
 // ── replication and upstream
 /// QoS 1 and 2 messages in flight to one upstream, whatever it would take.
 pub const UPSTREAM_WINDOW_MAX: u16 = 1_024;
-/// Bytes of messages in flight to one upstream that it has not yet answered (one message always goes).
-pub const UPSTREAM_WINDOW_BYTES: usize = 4 << 20;
 /// Offsets between a lane's cursor and the furthest one in flight; bounds what a lane keeps in memory.
 pub const LANE_SPAN_MAX: u64 = 4_096;
 /// Partitions that one upstream carries: each has a range of packet identifiers of its own.

@@ -289,9 +289,7 @@ fn a_wrong_upstream_is_explained_and_tried_again() {
     let status = gateway.status();
     assert!(upstreams(&status).all(|upstream| upstream["lag_records"] == 2), "{:#}", status["upstreams"]);
     // Somebody comes to where nobody was.
-    let mut late = Terms::default();
-    late.receive_maximum = Some(10);
-    let mut peer = Peer::absent(late);
+    let mut peer = Peer::absent(Terms { receive_maximum: Some(10), ..Terms::default() });
     peer.port = nobody;
     peer.appear();
     gateway.wait("delivered", secs(60), |status| {

@@ -475,10 +475,8 @@ impl Subscriber {
             let lines: Vec<String> = self.lines();
             let found = lines.iter().filter_map(|line| Some(line.strip_prefix("up/")?.split_once(' ')?.1.to_owned()));
             let found: Vec<String> = found.collect();
-            if found.len() >= count || begun.elapsed() > LONG {
-                if begun.elapsed() > Duration::from_millis(300) {
-                    return found;
-                }
+            if (found.len() >= count || begun.elapsed() > LONG) && begun.elapsed() > Duration::from_millis(300) {
+                return found;
             }
             thread::sleep(Duration::from_millis(50));
         }

@@ -453,14 +453,14 @@ impl World {
         for _ in 0..self.draw.draw() % 30 {
             self.peer_step();
         }
-        if self.draw.draw() % 3 != 0 {
+        if !self.draw.draw().is_multiple_of(3) {
             self.acks();
         }
         self.pump();
-        if self.draw.draw() % 2 == 0 {
+        if self.draw.draw().is_multiple_of(2) {
             self.sync();
         }
-        if self.draw.draw() % 2 == 0 {
+        if self.draw.draw().is_multiple_of(2) {
             self.settle();
         }
         assert!(self.peer.most_open <= usize::from(self.habits.receive_maximum), "{} open", self.peer.most_open);

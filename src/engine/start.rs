@@ -9,10 +9,10 @@ use crate::log::control::{ControlKind, ControlRecord, from_value, to_value};
 use crate::log::recovery::Recovered;
 use crate::log::{Log, LogConfig};
 use crate::mqtt::{Text, Version};
-use crate::replication::durable::{CursorV1, StateKind, decode, lane_key, partition_key};
+use crate::replication::durable::{StateKind, partition_key};
 use crate::replication::link::{LaneStart, LinkConfig};
 use crate::replication::mapping::Mapper;
-use crate::replication::{Link, ReplicaSet};
+use crate::replication::{Link, ReplicaSet, remembered_cursor};
 use crate::router::{Router, StreamRoute, Subscription};
 use crate::session::connect::ClientIds;
 use crate::session::durable::{self, SessionCursorV1, SessionV1, SubscriptionV1};
@@ -191,8 +191,11 @@ impl Engine {
 
     /// How far an upstream was with a partition when that was last recorded.
     fn remembered_cursor(&self, upstream: &settings::Upstream, id: PartitionId) -> Offset {
-        let entry = self.log.state().get(ControlKind::UpstreamCursor, &lane_key(&upstream.name, id));
-        entry.and_then(|entry| decode::<CursorV1>(&entry.value)).map_or(0, |cursor| cursor.next)
+        let state = self.log.state();
+        remembered_cursor(&upstream.name, id, &mut |kind, key| {
+            state.get(super::forward::control_kind(kind), key).map(|entry| entry.value.to_vec())
+        })
+        .unwrap_or(0)
     }
 
     fn load_sessions(&mut self, now: Now) {

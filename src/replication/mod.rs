@@ -25,4 +25,4 @@ mod restore;
 
 pub use forward::Link;
 pub use replica::ReplicaSet;
-pub use restore::Lookup;
+pub use restore::{Lookup, remembered_cursor};

@@ -6,7 +6,7 @@ use super::forward::{Connection, Link};
 use super::lane::{Lane, Usage};
 use super::link::{LaneStart, LinkConfig, LinkCounts};
 use crate::limits::{LANE_SPAN_MAX, UPSTREAM_LANES_MAX, UPSTREAM_WINDOW_MAX};
-use crate::types::PartitionId;
+use crate::types::{Offset, PartitionId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Finds the value of a control record by kind and key.
@@ -73,10 +73,7 @@ impl Link {
         starts.dedup_by_key(|start| start.partition);
         let mut restored = Vec::new();
         for start in &starts {
-            let key = lane_key(&self.config.name, start.partition);
-            let cursor = lookup(StateKind::Cursor, &key).and_then(|bytes| decode::<CursorV1>(&bytes));
-            let released = lookup(StateKind::Released, &key).and_then(|bytes| decode::<ReleasedV1>(&bytes));
-            let known = cursor.map(|value| value.next).max(released.as_ref().map(|value| value.cursor));
+            let (known, released) = remembered(&self.config.name, start.partition, lookup);
             let mut from = known.unwrap_or(start.start);
             if from > start.end {
                 self.warnings.push(format!(
@@ -109,6 +106,19 @@ impl Link {
     fn span(&self) -> u64 {
         u64::from(self.range).min(LANE_SPAN_MAX)
     }
+}
+
+/// The cursor that the log remembers for an upstream and a partition: its replica's LEO at a start. It stands in two records, since
+/// at QoS 2 the one of what is released carries it along.
+pub fn remembered_cursor(upstream: &str, partition: PartitionId, lookup: &mut Lookup<'_>) -> Option<Offset> {
+    remembered(upstream, partition, lookup).0
+}
+
+fn remembered(upstream: &str, partition: PartitionId, lookup: &mut Lookup<'_>) -> (Option<Offset>, Option<ReleasedV1>) {
+    let key = lane_key(upstream, partition);
+    let cursor = lookup(StateKind::Cursor, &key).and_then(|bytes| decode::<CursorV1>(&bytes));
+    let released = lookup(StateKind::Released, &key).and_then(|bytes| decode::<ReleasedV1>(&bytes));
+    (cursor.map(|value| value.next).max(released.as_ref().map(|value| value.cursor)), released)
 }
 
 /// Ranges for these partitions, with room to add as many again before the identifiers must be divided anew.
