@@ -314,24 +314,29 @@ fn orders_for_a_connection_that_is_gone_are_dropped_and_closing_is_in_order() {
 }
 
 #[test]
-fn a_clean_start_at_3_1_1_is_two_connections_because_the_first_ones_session_ends_with_it() {
-    let (tell, told) = channel();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for _ in 0..2 {
-            let (mut socket, _) = listener.accept().unwrap();
-            let mut buffer = [0; 1024];
-            let _ = socket.read(&mut buffer);
-            tell.send(buffer[9]).unwrap(); // connect flags
-            socket.write_all(&CONNACK_V4).unwrap();
-            hold(socket);
-        }
-    });
-    let driver = Driver::start(config(port, false, 2));
-    driver.order(LinkOrder::Connect { clean_start: true });
-    assert!(matches!(driver.next(), LinkEvent::Up { session_present: false, receive_maximum: 20, .. }));
-    assert_eq!((told.recv().unwrap(), told.recv().unwrap()), (2, 0), "clean session, then not");
+fn a_clean_start_is_two_connections_one_that_forgets_and_one_that_keeps() {
+    for v5 in [true, false] {
+        let (tell, told) = channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for _ in 0..2 {
+                let (mut socket, _) = listener.accept().unwrap();
+                let mut buffer = [0; 1024];
+                let _ = socket.read(&mut buffer);
+                let flags = buffer.windows(4).position(|bytes| bytes == b"MQTT").unwrap() + 5;
+                tell.send(buffer[flags]).unwrap();
+                socket.write_all(if v5 { &CONNACK_V5 } else { &CONNACK_V4 }).unwrap();
+                hold(socket);
+            }
+        });
+        let driver = Driver::start(config(port, v5, 2));
+        driver.order(LinkOrder::Connect { clean_start: true });
+        let receive_maximum = if v5 { 65_535 } else { 20 };
+        let up = LinkEvent::Up { session_present: false, receive_maximum, maximum_packet_size: u32::MAX };
+        assert_eq!(driver.next(), up);
+        assert_eq!((told.recv().unwrap(), told.recv().unwrap()), (2, 0), "clean, then not");
+    }
 }
 
 #[test]

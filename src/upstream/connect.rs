@@ -23,22 +23,24 @@ pub(super) type Connected = (Box<dyn Transport>, BytesMut, wire::Accepted);
 
 /// Connects. `clean_start`: the peer forgets what it holds for us, and begins a session that outlives the connection.
 pub(super) async fn connect(config: &DriverConfig, clean_start: bool) -> Result<Connected, LinkDown> {
-    if clean_start && !config.v5 {
-        // In 3.1.1 a session that began clean ends with its connection [MQTT-3.1.2-6]: one connection forgets, the next one keeps.
+    if clean_start {
+        // Two connections: the first one makes the peer forget, the second one begins what is kept. In 3.1.1 a session that began
+        // clean ends with its connection [MQTT-3.1.2-6]; in 5.0 Mosquitto 2.0 does not write one that began clean to its disk, so
+        // that an orderly restart of it would lose the session.
         let (mut stream, ..) = once(config, true).await?;
         let mut packet = BytesMut::new();
-        wire::write_disconnect(false, &mut packet).map_err(network)?;
+        wire::write_disconnect(config.v5, &mut packet).map_err(network)?;
         within(config.connect_timeout, async {
             let _ = stream.write_all(&packet).await;
             let _ = stream.close().await;
         })
         .await;
-        return once(config, false).await;
     }
-    once(config, clean_start).await
+    once(config, false).await
 }
 
-async fn once(config: &DriverConfig, clean_start: bool) -> Result<Connected, LinkDown> {
+/// One connection. `clean`: the peer forgets the session, before and after it.
+async fn once(config: &DriverConfig, clean: bool) -> Result<Connected, LinkDown> {
     let limit = config.connect_timeout;
     let password = read_password(config).await.map_err(network)?;
     let tcp = reach(config).await.map_err(network)?;
@@ -57,7 +59,7 @@ async fn once(config: &DriverConfig, clean_start: bool) -> Result<Connected, Lin
         }
     };
     let mut packet = BytesMut::new();
-    wire::write_connect(config, clean_start, password, &mut packet).map_err(network)?;
+    wire::write_connect(config, clean, password, &mut packet).map_err(network)?;
     match within(limit, hand_shake(config, &mut stream, &packet)).await {
         Some(Ok((rest, accepted))) => Ok((stream, rest, accepted)),
         Some(Err(down)) => Err(down),

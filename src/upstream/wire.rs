@@ -179,10 +179,10 @@ pub(super) fn sentence(reason: Reason, words: Option<String>) -> String {
     }
 }
 
-/// CONNECT. The session outlives the connection: expiry never (5.0), or no clean session.
+/// CONNECT. The session outlives the connection (it never expires), or, if `clean`, begins and ends with it.
 pub(super) fn write_connect(
     config: &DriverConfig,
-    clean_start: bool,
+    clean: bool,
     password: Option<String>,
     out: &mut BytesMut,
 ) -> Result<(), String> {
@@ -191,19 +191,19 @@ pub(super) fn write_connect(
         .then(|| (config.username.clone().unwrap_or_default(), password.unwrap_or_default()));
     let written = if config.v5 {
         let properties = v5::ConnectProperties {
-            session_expiry_interval: Some(u32::MAX),
+            session_expiry_interval: Some(if clean { 0 } else { u32::MAX }),
             max_packet_size: Some(UPSTREAM_IN_PACKET_MAX as u32),
             user_properties: vec![("forebay-forwarder".to_owned(), config.forwarder.clone())],
             ..v5::ConnectProperties::new()
         };
         let client_id = config.client_id.clone();
-        let connect = v5::Connect { keep_alive, client_id, clean_start, properties: Some(properties) };
+        let connect = v5::Connect { keep_alive, client_id, clean_start: clean, properties: Some(properties) };
         let login = login.map(|(username, password)| v5::Login { username, password });
         v5::Packet::Connect(connect, None, login).write(out, None).map(drop).map_err(|error| error.to_string())
     } else {
         let mut connect = v4::Connect::new(config.client_id.clone());
         connect.keep_alive = keep_alive;
-        connect.clean_session = clean_start;
+        connect.clean_session = clean;
         connect.login = login.map(|(username, password)| v4::Login { username, password });
         v4::Packet::Connect(connect).write(out, usize::MAX).map(drop).map_err(|error| error.to_string())
     };
