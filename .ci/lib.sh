@@ -22,8 +22,12 @@ step() {
     fi
 }
 
-# The counterparts of the suites: Debian's Mosquitto and its clients, Python's paho-mqtt. Nothing is done where they are there.
+# The counterparts of the suites: Debian's Mosquitto and its clients, Python's paho-mqtt; strace makes syncs slow or broken. Nothing
+# is done where they are there.
 install_counterparts() {
+    if ! command -v strace >/dev/null; then
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq strace >/dev/null
+    fi
     if ! command -v mosquitto_pub >/dev/null || ! { command -v mosquitto || [ -x /usr/sbin/mosquitto ]; } >/dev/null; then
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq && apt-get install -y -qq mosquitto mosquitto-clients >/dev/null

@@ -277,10 +277,14 @@ pub const SEQ_JUMP: u64 = 1 << 20;
 pub const STAMP_AHEAD_MAX: u64 = 1 << 32;
 /// Share of a segment that its footer may take, as a divisor.
 pub const FOOTER_SHARE: u64 = 8;
+/// Keys of control records that are remembered for one segment's footer; with more, a rebuild reads its control frames.
+pub const SEGMENT_KEYS_MAX: usize = 16_384;
 /// Segments that a failing medium may leave behind at once; older failed attempts are given back first.
 pub const FAILED_SEGMENTS_MAX: usize = 2;
 /// Bytes that the reader of segments takes from the medium at once.
 pub const READ_CHUNK_BYTES: usize = 256 << 10;
+/// Bytes that it takes at least, whatever was asked for.
+pub const READ_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that one read passes over at most in search of what was asked for.
 pub const READ_SCAN_BYTES_MAX: u64 = 4 << 20;
 /// Reports of damage that one recovery or read lists; more are only counted.
@@ -288,7 +292,7 @@ pub const DAMAGE_REPORTS_MAX: usize = 256;
 /// Segments whose footers a reader remembers.
 pub const READER_FOOTERS_MAX: usize = 32;
 
-const _: () = assert!(READ_CHUNK_BYTES >= 4096);
+const _: () = assert!(READ_CHUNK_BYTES >= READ_CHUNK_BYTES_MIN && READ_CHUNK_BYTES_MIN >= 4096);
 const _: () = assert!(GROUP_CONTROL_ROOM as u64 * 8 <= SEGMENT_SIZE_MIN);
 // ── replication and upstream
 /// QoS 1 and 2 messages in flight to one upstream, whatever it would take.

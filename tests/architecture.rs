@@ -1,4 +1,5 @@
 //! The house rules that a compiler does not check: imports run one way, the core is pure, files stay readable.
+#![cfg(test)]
 
 use std::collections::BTreeMap;
 use std::fs;

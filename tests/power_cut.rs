@@ -3,6 +3,7 @@
 //! `cargo test` runs 20 seeds; `FOREBAY_SEEDS=500` as many, `FOREBAY_SEED=n` that one.
 
 #[cfg(test)]
+#[allow(dead_code, unused_imports, reason = "each suite uses a part of it")]
 #[path = "sim/mod.rs"]
 mod sim;
 

@@ -84,7 +84,20 @@ fn mosquitto_pub_and_sub() {
         let port = house.centre.port.to_string();
         let arrived = house.gateway.beside("arrived.txt");
         let mut command = Command::new(&subscriber);
-        command.args(["-p", &port, "-V", version, "-q", "2", "-t", "sensors/#", "-F", "%t\t%p", "-C", &readings.len().to_string()]);
+        command.args([
+            "-p",
+            &port,
+            "-V",
+            version,
+            "-q",
+            "2",
+            "-t",
+            "sensors/#",
+            "-F",
+            "%t\t%p",
+            "-C",
+            &readings.len().to_string(),
+        ]);
         let mut subscribed = Process::start("mosquitto_sub", command, &arrived);
         house.centre.wait("subscribed", secs(10), |status| status["sessions"]["subscriptions"] == 1);
         let mut topics: Vec<&str> = readings.iter().map(|reading| reading.topic.as_str()).collect();
@@ -122,7 +135,8 @@ impl Drop for Guard {
 /// Python with paho-mqtt, or `None` after saying that the suite is skipped.
 fn python() -> Option<PathBuf> {
     let python = counts::need("python3", "real_clients, paho")?;
-    let (status, _, _) = run(Command::new(&python).args(["-c", "import paho.mqtt.client as m; m.CallbackAPIVersion"]), secs(30));
+    let (status, _, _) =
+        run(Command::new(&python).args(["-c", "import paho.mqtt.client as m; m.CallbackAPIVersion"]), secs(30));
     if !status.success() {
         assert!(!counts::full(), "real_clients needs paho-mqtt 2, which is not installed");
         println!("SKIPPED real_clients, paho: paho-mqtt 2 is not installed");

@@ -64,7 +64,10 @@ fn a_malformed_packet_ends_its_connection_and_nobody_else_notices() {
                     let said = end.unwrap_or_else(|| panic!("{what}: closed without DISCONNECT"));
                     let near = [reason, Reason::MALFORMED_PACKET, Reason::PROTOCOL_ERROR];
                     let exact = reason == Reason::PACKET_TOO_LARGE;
-                    assert!(said == reason || (!exact && near.contains(&said)), "{what}: {said:?}, expected {reason:?}");
+                    assert!(
+                        said == reason || (!exact && near.contains(&said)),
+                        "{what}: {said:?}, expected {reason:?}"
+                    );
                 }
                 _ => assert_eq!(end, None, "{what}: 3.1.1 has no DISCONNECT from a server"),
             }
@@ -154,7 +157,10 @@ fn files(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn foreign_and_torn_files_stop_nothing_and_stay() {
-    let mut gateway = Gateway::started("gw-foreign", &Setup::new(STREAM).device("segment_size = \"256KiB\"\nmax_packet_size = \"64KiB\""));
+    let mut gateway = Gateway::started(
+        "gw-foreign",
+        &Setup::new(STREAM).device("segment_size = \"256KiB\"\nmax_packet_size = \"64KiB\""),
+    );
     store(&gateway, "one");
     assert!(gateway.terminate().0.success());
     let log = gateway.data.join("log");
@@ -283,9 +289,7 @@ fn a_wrong_upstream_is_explained_and_tried_again() {
     let status = gateway.status();
     assert!(upstreams(&status).all(|upstream| upstream["lag_records"] == 2), "{:#}", status["upstreams"]);
     // Somebody comes to where nobody was.
-    let mut late = Terms::default();
-    late.receive_maximum = Some(10);
-    let mut peer = Peer::absent(late);
+    let mut peer = Peer::absent(Terms { receive_maximum: Some(10), ..Terms::default() });
     peer.port = nobody;
     peer.appear();
     gateway.wait("delivered", secs(60), |status| {

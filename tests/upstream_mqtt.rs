@@ -154,7 +154,9 @@ fn gateway_and_centre_killed_over_3_1_1() {
         centre.kill();
         centre.start();
     }
-    settle(&format!("Forebay centre over 3.1.1, {kills} SIGKILLs of each"), &gateway, publishers, || read_forebay(&centre));
+    settle(&format!("Forebay centre over 3.1.1, {kills} SIGKILLs of each"), &gateway, publishers, || {
+        read_forebay(&centre)
+    });
 }
 
 #[test]
@@ -205,11 +207,16 @@ fn mosquitto_centre_behind_a_black_hole() {
     forwarded(&gateway);
     link.black_hole();
     let begin = Instant::now();
-    gateway.wait("the dead link is found", secs(30), |status| upstreams(status).any(|upstream| upstream["state"] != "connected"));
+    gateway.wait("the dead link is found", secs(30), |status| {
+        upstreams(status).any(|upstream| upstream["state"] != "connected")
+    });
     let found = begin.elapsed();
     link.mend();
     forwarded(&gateway);
-    println!("upstream: black hole found after {found:?} (keep-alive 1 s), forwarding again after {:?}", begin.elapsed());
+    println!(
+        "upstream: black hole found after {found:?} (keep-alive 1 s), forwarding again after {:?}",
+        begin.elapsed()
+    );
     settle("Mosquitto centre, a black hole", &gateway, publishers, || read_mosquitto(&centre));
 }
 
@@ -220,10 +227,15 @@ fn a_receive_maximum_of_five_is_honoured() {
         let peer = Peer::new(Terms { receive_maximum: Some(5), ..Terms::default() });
         let gateway = gateway(peer.port, &format!("qos = {qos}"));
         let plan = Plan::new("five", Version::V5, QoS::ExactlyOnce).messages(1_000);
-        let published = Publisher::start(gateway.port, plan).join();
+        peer.hold();
+        let publisher = Publisher::start(gateway.port, plan);
+        until("the window is used", secs(10), || (peer.most().0 == 5).then_some(()));
+        std::thread::sleep(ms(100));
+        peer.go_on();
+        let published = publisher.join();
         gateway.drained(secs(60));
         assert_eq!(peer.faults(), Vec::<String>::new());
-        assert_eq!(peer.most().0, 5, "the window is used, and no more than that");
+        assert_eq!(peer.most().0, 5, "and no more than that");
         let mut arrived = Arrived::new();
         for arrival in peer.arrivals() {
             arrived.entry(arrival.publish.topic.to_string()).or_default().push(seq(&arrival.publish.payload));
@@ -248,13 +260,19 @@ fn a_receive_maximum_of_five_is_honoured() {
 }
 
 /// What the peer cannot take, or will not, goes to the stream `dead-letter` with the reason; the rest goes on in order.
-fn dead_letters(what: &str, port: u16, bad: &dyn Fn(u64) -> (String, String), read: &dyn Fn() -> Vec<(String, String)>) {
+fn dead_letters(
+    what: &str,
+    port: u16,
+    bad: &dyn Fn(u64) -> (String, String),
+    read: &dyn Fn() -> Vec<(String, String)>,
+) {
     for qos in [1, 2] {
         let gateway = gateway(port, &format!("qos = {qos}"));
         let mut client = Client::connect(gateway.port, &Options::new(Version::V5, "sensor")).unwrap();
         let (mut good, mut refused) = (Vec::new(), Vec::new());
         for number in 0..40_u64 {
-            let message = if number % 8 == 5 { bad(number) } else { ("sensors/good".to_owned(), format!("{qos} {number}")) };
+            let message =
+                if number % 8 == 5 { bad(number) } else { ("sensors/good".to_owned(), format!("{qos} {number}")) };
             client.publish(&message.0, message.1.clone(), QoS::AtLeastOnce, 1).unwrap();
             assert_eq!(client.ack(secs(5)).unwrap().map(|ack| ack.reason), Some(Reason::SUCCESS));
             if number % 8 == 5 { refused.push(message) } else { good.push(message) }
@@ -276,7 +294,10 @@ fn dead_letters(what: &str, port: u16, bad: &dyn Fn(u64) -> (String, String), re
 fn at_peer(peer: &Peer, refuses: &str) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let arrivals = peer.arrivals().into_iter().map(|arrival| arrival.publish);
-    arrivals.map(|publish| (publish.topic.to_string(), text(&publish.payload))).filter(|(topic, _)| !topic.contains(refuses)).collect()
+    arrivals
+        .map(|publish| (publish.topic.to_string(), text(&publish.payload)))
+        .filter(|(topic, _)| !topic.contains(refuses))
+        .collect()
 }
 
 fn large(number: u64) -> (String, String) {
@@ -293,11 +314,15 @@ fn records_beyond_the_maximum_packet_size_are_dead_letters() {
     dead_letters("small packets, scripted peer", peer.port, &large, &|| at_peer(&peer, "nothing"));
     assert_eq!(peer.faults(), Vec::<String>::new());
 
-    let centre = Gateway::started("centre", &Setup::new(STREAM.replace('3', "1")).listener("max_packet_size = \"2KiB\""));
+    let centre =
+        Gateway::started("centre", &Setup::new(STREAM.replace('3', "1")).listener("max_packet_size = \"2KiB\""));
     let read = || centre.tail("telemetry").into_iter().map(|record| (record.topic, record.payload)).collect();
     dead_letters("small packets, Forebay", centre.port, &large, &read);
 
-    let Some(centre) = Mosquitto::start("upstream_mqtt, small packets before a Mosquitto", "max_packet_size 2000") else { return };
+    let Some(centre) = Mosquitto::start("upstream_mqtt, small packets before a Mosquitto", "max_packet_size 2000")
+    else {
+        return;
+    };
     centre.register_reader();
     dead_letters("small packets, Mosquitto", centre.port, &large, &|| after_reading(&centre));
 }

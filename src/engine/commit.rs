@@ -120,15 +120,18 @@ impl Engine {
         }
     }
 
-    /// A record that its replica refused for good does not pass its LEO for acks: its publisher is told, or closed.
+    /// A record that its replica refused for good does not pass its LEO for acks: its publisher is told, or closed where the version
+    /// has no code for it. Sent again, it is a new record.
     pub(super) fn replica_refused(&mut self, id: PartitionId, offset: Offset, out: &mut Outputs) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        let Some(index) = partition.waiting.iter().position(|waiting| waiting.offset == offset) else { return };
+        let Some(index) = partition.waiting.iter().position(|waiting| waiting.own && waiting.offset == offset) else { return };
         let Some(waiting) = partition.waiting.remove(index) else { return };
-        match self.conn_of(waiting.session) {
-            Some((conn, version)) if version != Version::V5 => self.close(conn, "the replica refused a record", out),
-            _ => self.answer_waiting(id, waiting, Reason::IMPLEMENTATION_SPECIFIC, out),
+        if let Some((conn, version)) = self.conn_of(waiting.session)
+            && version != Version::V5
+        {
+            self.close(conn, "the replica refused a record", out);
         }
+        self.answer_waiting(id, waiting, Reason::IMPLEMENTATION_SPECIFIC, out);
     }
 
     /// Connections whose answers have waited longer than `ack_timeout` are closed without them.

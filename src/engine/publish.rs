@@ -27,6 +27,8 @@ pub(super) enum Taken {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) offset: Offset,
+    /// The record is its own: not a later one that stands for it.
+    pub(super) own: bool,
     pub(super) session: SessionId,
     pub(super) place: inbound::Waiting,
     pub(super) packet_id: u16,
@@ -186,7 +188,7 @@ impl Engine {
                 self.answer(session, qos, packet_id, Reason::SUCCESS, properties, seq, out);
             }
             Acks::Replicated => {
-                let waits = (partition, appended.offset);
+                let waits = (partition, appended.offset, true);
                 self.answer_when_replicated(now, conn, session, qos, packet_id, waits, with_source, out);
             }
         }
@@ -201,13 +203,13 @@ impl Engine {
         session: SessionId,
         qos: QoS,
         packet_id: u16,
-        (partition, offset): (PartitionId, Offset),
+        (partition, offset, own): (PartitionId, Offset, bool),
         with_source: bool,
         out: &mut Outputs,
     ) {
         let (Some(kind), Some(state)) = (AnswerKind::of(qos), self.sessions.get_mut(&session)) else { return };
         let place = state.inbound.wait(kind, packet_id, now.mono_ns, |answer| emit(conn, answer, out));
-        let waiting = Waiting { offset, session, place, packet_id, qos, since_ns: now.mono_ns, with_source };
+        let waiting = Waiting { offset, own, session, place, packet_id, qos, since_ns: now.mono_ns, with_source };
         if let Some(partition) = self.partitions.get_mut(&partition) {
             partition.waiting.push_back(waiting);
             self.replicated_waiting += 1;
@@ -266,13 +268,13 @@ impl Engine {
 
     /// For a message at level -1 that was stored before, perhaps in a former life of the process: the last record of its partition, if
     /// the high watermark has not passed it. That of the message is not known any more, and is not behind it.
-    fn not_replicated(&mut self, id: SessionId, publish: &Publish) -> Option<(PartitionId, Offset)> {
+    fn not_replicated(&mut self, id: SessionId, publish: &Publish) -> Option<(PartitionId, Offset, bool)> {
         let extensions = PublishExtensions::read(publish.properties.as_deref()).ok()?;
         let client = self.client_of(id);
         let plan = self.plan(publish, &client, extensions.acks, extensions.key).ok()?;
         let partition = plan.partition.filter(|_| plan.level == Acks::Replicated)?;
         let last = self.log.leo(partition).checked_sub(1)?;
-        (self.high_watermark(partition) <= last).then_some((partition, last))
+        (self.high_watermark(partition) <= last).then_some((partition, last, false))
     }
 
     fn remember_received(&mut self, id: SessionId, packet_id: u16) {
@@ -288,10 +290,17 @@ impl Engine {
     fn forget_received(&mut self, id: SessionId, packet_id: u16) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let known = session.inbound.release(packet_id);
-        if known && session.persistent {
-            self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, durable::received_key(id, packet_id)));
+        if known {
+            self.forget_durably(id, packet_id);
         }
         known
+    }
+
+    /// Removes what is durable of a received QoS 2 identifier.
+    fn forget_durably(&mut self, id: SessionId, packet_id: u16) {
+        if self.sessions.get(&id).is_some_and(|session| session.persistent) {
+            self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, durable::received_key(id, packet_id)));
+        }
     }
 
     /// PUBREL: the id is free. PUBCOMP leaves once the release is synced, else a reused id could be swallowed as a duplicate
@@ -337,12 +346,18 @@ impl Engine {
         let properties =
             (waiting.with_source && !reason.is_failure()).then(|| self.source_property(partition, waiting.offset));
         let mut gate = 0;
-        if reason.is_failure() && waiting.qos == QoS::ExactlyOnce {
-            self.forget_received(waiting.session, waiting.packet_id);
+        let Some(session) = self.sessions.get(&waiting.session) else { return };
+        if reason.is_failure() && waiting.qos == QoS::ExactlyOnce && session.inbound.is_waiting(waiting.place) {
+            // The answer frees the identifier, for good once this is synced.
+            if session.persistent {
+                let key = durable::received_key(waiting.session, waiting.packet_id);
+                self.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, key));
+            }
             gate = self.newest_gate();
         }
         let Some(session) = self.sessions.get_mut(&waiting.session) else { return };
-        let conn = session.conn;
+        // A connection that is being closed gets no answers any more.
+        let conn = session.conn.filter(|conn| self.conns.get(conn).is_some_and(|state| !state.closing));
         session.inbound.resolve(waiting.place, reason, properties, gate, |answer| {
             if let Some(conn) = conn {
                 emit(conn, answer, out);

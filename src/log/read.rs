@@ -258,7 +258,7 @@ impl Gathering<'_> {
             self.passed += READ_CHUNK_BYTES as u64 / 4;
             return Ok(if self.passed >= READ_SCAN_BYTES_MAX { Going::Full } else { Going::On });
         }
-        let mut walk = Walk::new(store, *plan, until);
+        let mut walk = Walk::new(store, *plan, until).in_chunks_of(self.request.max_bytes);
         self.begin(plan, footer, &mut walk);
         let start = walk.place();
         loop {

@@ -8,7 +8,7 @@ use super::format::{
 use super::frame::FrameKind;
 use super::segments::{FOOTER_LOCATOR_BYTES, FooterV1, decode_footer, footer_length};
 use super::store::{LogStore, StoreError};
-use crate::limits::{FRAME_ALIGN, READ_CHUNK_BYTES};
+use crate::limits::{FRAME_ALIGN, READ_CHUNK_BYTES, READ_CHUNK_BYTES_MIN};
 use crate::types::Seq;
 use bytes::Bytes;
 
@@ -90,6 +90,7 @@ pub(crate) struct Walk<'s> {
     until: Seq,
     window: Bytes,
     window_at: u64,
+    chunk: usize,
     bytes_read: u64,
 }
 
@@ -106,8 +107,15 @@ impl<'s> Walk<'s> {
             until: until.min(plan.valid_to),
             window: Bytes::new(),
             window_at: 0,
+            chunk: READ_CHUNK_BYTES,
             bytes_read: 0,
         }
+    }
+
+    /// Takes about so many bytes from the medium at once.
+    pub(crate) fn in_chunks_of(mut self, bytes: usize) -> Self {
+        self.chunk = bytes.clamp(READ_CHUNK_BYTES_MIN, READ_CHUNK_BYTES);
+        self
     }
 
     /// Goes on at a place where a frame begins whose sequence is at least `seq`.
@@ -137,7 +145,7 @@ impl<'s> Walk<'s> {
             return Ok(bytes);
         }
         let left = self.plan.header.size.saturating_sub(place);
-        let mut buffer = vec![0u8; (READ_CHUNK_BYTES.max(length) as u64).min(left) as usize];
+        let mut buffer = vec![0u8; (self.chunk.max(length) as u64).min(left) as usize];
         let read = read_full(self.store, self.plan.header.number, place, &mut buffer)?;
         buffer.truncate(read);
         self.bytes_read += read as u64;
@@ -225,7 +233,7 @@ impl<'s> Walk<'s> {
     fn search(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
         let mut at = from;
         while at + FRAME_HEADER_BYTES as u64 <= self.plan.header.size {
-            let chunk = self.bytes(at, READ_CHUNK_BYTES)?;
+            let chunk = self.bytes(at, self.chunk)?;
             if chunk.len() < FRAME_ALIGN {
                 break;
             }

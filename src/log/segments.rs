@@ -6,7 +6,7 @@ use super::format::{FOOTER_MAGIC, FRAME_HEADER_BYTES, put, u32_at};
 use super::frame::{FrameHeader, FrameKind};
 use super::record::batch_time;
 use super::state::store_key;
-use crate::limits::{FRAME_ALIGN, INDEX_STEP_BYTES};
+use crate::limits::{FRAME_ALIGN, INDEX_STEP_BYTES, SEGMENT_KEYS_MAX};
 use crate::types::{Offset, PartitionId, Seq};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -133,6 +133,8 @@ pub(crate) struct SegmentIndex {
     control_places: Vec<u64>,
     keys: HashMap<Vec<u8>, KeyPlace, foldhash::fast::FixedState>,
     key_bytes: usize,
+    /// There were too many keys to remember: the control frames are read at a rebuild.
+    too_many_keys: bool,
 }
 
 impl SegmentIndex {
@@ -189,6 +191,14 @@ impl SegmentIndex {
         self.control_records = self.control_records.saturating_add(header.count);
         self.control_places.push(place);
         for record in ControlRecords::new(body) {
+            if self.keys.len() >= SEGMENT_KEYS_MAX {
+                self.too_many_keys = true;
+                self.keys.clear();
+                self.key_bytes = 0;
+            }
+            if self.too_many_keys {
+                break;
+            }
             let key = store_key(record.kind, record.key);
             let found = KeyPlace { seq: header.seq, place, tombstone: record.value.is_none() };
             let bytes = key.len() + KEY_PLACE_BYTES;
@@ -241,9 +251,14 @@ impl SegmentIndex {
         }
     }
 
-    /// Where the newest record of each key stands.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = (Vec<u8>, KeyPlace)> {
-        self.keys.iter().map(|(key, place)| (key.clone(), *place))
+    /// Its control frames, as a footer tells them.
+    pub(crate) fn controls(&self) -> Controls {
+        if self.too_many_keys {
+            return Controls::Places(self.control_places.clone());
+        }
+        let mut keys: Vec<_> = self.keys.iter().map(|(key, place)| (key.clone(), *place)).collect();
+        keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Controls::Keys(keys)
     }
 
     /// At most so many bytes does the footer's frame take, with all keys.
@@ -259,13 +274,8 @@ impl SegmentIndex {
     /// The footer's body, its frame being a multiple of 8 and at most `room` bytes long; `None` if even the short form does not
     /// fit, so that the segment will be scanned.
     pub(crate) fn encode_footer(&self, room: usize) -> Option<Vec<u8>> {
-        let controls = if self.footer_bound() <= room {
-            let mut keys: Vec<_> = self.keys().collect();
-            keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-            Controls::Keys(keys)
-        } else {
-            Controls::Places(self.control_places.clone())
-        };
+        let fits = self.footer_bound() <= room;
+        let controls = if fits { self.controls() } else { Controls::Places(self.control_places.clone()) };
         let footer = FooterV1 { summary: self.summary(), index: self.index.clone(), controls };
         let mut body = vec![FOOTER_VERSION];
         append_postcard(&footer, &mut body);
@@ -357,6 +367,16 @@ mod tests {
         let footer = decode_footer(&index.encode_footer(8192).unwrap()).unwrap();
         assert!(matches!(footer.controls, Controls::Places(places) if places.len() == 1));
         assert!(index.encode_footer(64).is_none());
+    }
+
+    #[test]
+    fn a_segment_remembers_a_bounded_number_of_keys() {
+        let index = gathered(SEGMENT_KEYS_MAX + 1);
+        assert!(index.keys.is_empty());
+        assert!(matches!(index.controls(), Controls::Places(places) if places.len() == 1));
+        assert!(
+            matches!(gathered(SEGMENT_KEYS_MAX).controls(), Controls::Keys(keys) if keys.len() == SEGMENT_KEYS_MAX)
+        );
     }
 
     #[test]

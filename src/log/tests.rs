@@ -1,6 +1,5 @@
 //! What the log in memory and the committer promise.
 
-use super::commit::Committer;
 use super::control::{ControlKind, ControlRecord, GapCause, PartitionStartV1, from_value, partition_key};
 use super::frame::FrameKind;
 use super::memory::MemStateStore;
@@ -160,6 +159,19 @@ fn a_group_touches_a_bounded_number_of_partitions() {
         kit.committer.commit([group]).unwrap();
     }
     assert_eq!(frames, GROUP_PARTITIONS_MAX + 10 + 1, "and the control frame of the start");
+}
+
+#[test]
+fn a_commit_of_more_frames_than_one_system_call_takes_is_whole() {
+    let mut kit = Kit::new();
+    let partitions = 2 * GROUP_PARTITIONS_MAX as u16;
+    for n in 0..partitions {
+        kit.append(p(1, n), &n.to_le_bytes());
+    }
+    kit.commit();
+    let (records, damage) = kit.read(None);
+    assert!(damage.is_empty());
+    assert!(records.iter().map(|record| record.partition.partition).eq(0..partitions));
 }
 
 #[test]
@@ -522,5 +534,4 @@ fn the_committer_goes_on_where_an_orderly_stop_left_the_log() {
     let store = Arc::clone(&kit.store);
     let kit = Kit::open(store, MemStateStore::new(), false);
     assert_eq!(kit.payloads(p(1, 0)).len(), 4);
-    let _: &Committer<_> = &kit.committer;
 }

@@ -190,7 +190,8 @@ impl Inbound {
         if let Some(place) = index.and_then(|index| line.queue.get_mut(index))
             && let Place::Waiting { packet_id, claimed, .. } = *place
         {
-            *place = Place::Ready { answer: Answer { kind: waiting.kind, packet_id, reason, properties, gate }, claimed };
+            *place =
+                Place::Ready { answer: Answer { kind: waiting.kind, packet_id, reason, properties, gate }, claimed };
             if waiting.kind == AnswerKind::PubRec && reason.is_failure() {
                 refused = Some(packet_id);
             }
@@ -199,6 +200,15 @@ impl Inbound {
         if let Some(packet_id) = refused {
             self.received.remove(packet_id);
         }
+    }
+
+    /// Whether it still waits: the client has neither released its identifier nor used it for another message.
+    pub fn is_waiting(&self, waiting: Waiting) -> bool {
+        let place = |line: &Line| {
+            let index = waiting.number.checked_sub(line.first).and_then(|index| usize::try_from(index).ok())?;
+            Some(matches!(line.queue.get(index)?, Place::Waiting { .. }))
+        };
+        self.line(waiting.kind).and_then(place).unwrap_or(false)
     }
 
     /// Since when the longest waiting acknowledgement waits, in monotonic ns.

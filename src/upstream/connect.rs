@@ -18,29 +18,55 @@ use std::time::Duration;
 pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
+/// How long a peer may take to close a connection that we have left.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// What stands after CONNACK: the transport, bytes that came with CONNACK, what the peer takes.
 pub(super) type Connected = (Box<dyn Transport>, BytesMut, wire::Accepted);
 
-/// Connects. `clean_start`: the peer forgets what it holds for us, and begins a session that outlives the connection.
-pub(super) async fn connect(config: &DriverConfig, clean_start: bool) -> Result<Connected, LinkDown> {
-    if clean_start {
-        // Two connections: the first one makes the peer forget, the second one begins what is kept. In 3.1.1 a session that began
-        // clean ends with its connection [MQTT-3.1.2-6]; in 5.0 Mosquitto 2.0 does not write one that began clean to its disk, so
-        // that an orderly restart of it would lose the session.
-        let (mut stream, ..) = once(config, true).await?;
-        let mut packet = BytesMut::new();
-        wire::write_disconnect(config.v5, &mut packet).map_err(network)?;
-        within(config.connect_timeout, async {
-            let _ = stream.write_all(&packet).await;
-            let _ = stream.close().await;
-        })
-        .await;
-    }
-    once(config, false).await
+/// Which session CONNECT asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Session {
+    /// The one that the peer kept, or a new one; it outlives the connection.
+    Kept,
+    /// None: whatever the peer kept is forgotten, and what follows ends with the connection.
+    Ended,
 }
 
-/// One connection. `clean`: the peer forgets the session, before and after it.
-async fn once(config: &DriverConfig, clean: bool) -> Result<Connected, LinkDown> {
+/// Connects; `clean_start`: with a session that the peer has just begun.
+///
+/// A clean start takes no flag of its own. A session that was begun with "clean session" ends with its connection in 3.1.1, and
+/// Mosquitto (2.0) does not keep one that was begun with "clean start" over a restart, whatever its expiry. So one that is to last is
+/// always begun without the flag, after the old one, where there is any, was ended by a connection of its own.
+pub(super) async fn connect(config: &DriverConfig, clean_start: bool) -> Result<Connected, LinkDown> {
+    let connected = once(config, Session::Kept).await?;
+    if !clean_start || !connected.2.session_present {
+        return Ok(connected);
+    }
+    leave(config, connected).await;
+    leave(config, once(config, Session::Ended).await?).await;
+    let connected = once(config, Session::Kept).await?;
+    if connected.2.session_present {
+        return Err(network("the peer keeps a session that it was told to forget".into()));
+    }
+    Ok(connected)
+}
+
+/// An orderly end, and the peer's, so that the next connection does not find this one. Nothing depends on it.
+async fn leave(config: &DriverConfig, (mut stream, _, _): Connected) {
+    let farewell = async {
+        let mut packet = BytesMut::new();
+        if wire::write_disconnect(config.v5, &mut packet).is_ok() && stream.write_all(&packet).await.is_ok() {
+            let _ = stream.flush().await;
+            let mut buffer = [0; 2048];
+            while matches!(stream.read(&mut buffer).await, Ok(count) if count > 0) {}
+        }
+    };
+    within(FAREWELL, farewell).await;
+}
+
+/// One connection.
+async fn once(config: &DriverConfig, session: Session) -> Result<Connected, LinkDown> {
     let limit = config.connect_timeout;
     let password = read_password(config).await.map_err(network)?;
     let tcp = reach(config).await.map_err(network)?;
@@ -59,7 +85,7 @@ async fn once(config: &DriverConfig, clean: bool) -> Result<Connected, LinkDown>
         }
     };
     let mut packet = BytesMut::new();
-    wire::write_connect(config, clean, password, &mut packet).map_err(network)?;
+    wire::write_connect(config, session, password, &mut packet).map_err(network)?;
     match within(limit, hand_shake(config, &mut stream, &packet)).await {
         Some(Ok((rest, accepted))) => Ok((stream, rest, accepted)),
         Some(Err(down)) => Err(down),

@@ -5,6 +5,7 @@
 //! and the CONNACK of a peer that speaks only 3.1.1 (`20 02 00 01`), which must become a sentence. Acknowledgements are two bytes
 //! of identifier and perhaps a reason, read here without a copy.
 
+use super::connect::Session;
 use super::mqtt::DriverConfig;
 use crate::limits::UPSTREAM_IN_PACKET_MAX;
 use crate::mqtt::properties::PublishProperties;
@@ -179,31 +180,32 @@ pub(super) fn sentence(reason: Reason, words: Option<String>) -> String {
     }
 }
 
-/// CONNECT. The session outlives the connection (it never expires), or, if `clean`, begins and ends with it.
+/// CONNECT. A kept session outlives the connection: expiry never (5.0), or no clean session.
 pub(super) fn write_connect(
     config: &DriverConfig,
-    clean: bool,
+    session: Session,
     password: Option<String>,
     out: &mut BytesMut,
 ) -> Result<(), String> {
     let keep_alive = config.keep_alive.as_millis().div_ceil(1000).min(u128::from(u16::MAX)) as u16;
     let login = (config.username.is_some() || password.is_some())
         .then(|| (config.username.clone().unwrap_or_default(), password.unwrap_or_default()));
+    let clean_start = session == Session::Ended;
     let written = if config.v5 {
         let properties = v5::ConnectProperties {
-            session_expiry_interval: Some(if clean { 0 } else { u32::MAX }),
+            session_expiry_interval: Some(if clean_start { 0 } else { u32::MAX }),
             max_packet_size: Some(UPSTREAM_IN_PACKET_MAX as u32),
             user_properties: vec![("forebay-forwarder".to_owned(), config.forwarder.clone())],
             ..v5::ConnectProperties::new()
         };
         let client_id = config.client_id.clone();
-        let connect = v5::Connect { keep_alive, client_id, clean_start: clean, properties: Some(properties) };
+        let connect = v5::Connect { keep_alive, client_id, clean_start, properties: Some(properties) };
         let login = login.map(|(username, password)| v5::Login { username, password });
         v5::Packet::Connect(connect, None, login).write(out, None).map(drop).map_err(|error| error.to_string())
     } else {
         let mut connect = v4::Connect::new(config.client_id.clone());
         connect.keep_alive = keep_alive;
-        connect.clean_session = clean;
+        connect.clean_session = clean_start;
         connect.login = login.map(|(username, password)| v4::Login { username, password });
         v4::Packet::Connect(connect).write(out, usize::MAX).map(drop).map_err(|error| error.to_string())
     };

@@ -97,7 +97,8 @@ pub struct Gateway {
 impl Gateway {
     pub fn new(plan: &Plan, engine: Engine, committer: Committer<Disk>, disk: Arc<Disk>, committed: Seq) -> Self {
         let streams = ["telemetry", "bulk", "local", "critical", "default", "dead-letter"];
-        let names = streams.iter().flat_map(|name| plan.partitions(name).into_iter().map(|id| ((*name).to_owned(), id)));
+        let names =
+            streams.iter().flat_map(|name| plan.partitions(name).into_iter().map(|id| ((*name).to_owned(), id)));
         let budget = plan.settings().device.memory_budget as usize;
         Self {
             engine,
@@ -188,7 +189,8 @@ impl Gateway {
     /// What came in through this thread's connections.
     fn sockets(&mut self, index: usize, world: &mut Surroundings<'_>, outputs: &mut Outputs) {
         let threads = self.threads.len() as u64;
-        let mine: Vec<ConnId> = world.net.pipes.keys().copied().filter(|id| (id.0 % threads) as usize == index).collect();
+        let mine: Vec<ConnId> =
+            world.net.pipes.keys().copied().filter(|id| (id.0 % threads) as usize == index).collect();
         for conn in mine {
             let Some(pipe) = world.net.pipes.get_mut(&conn).filter(|pipe| !pipe.told) else { continue };
             let engine = &mut self.engine;
@@ -263,7 +265,12 @@ impl Gateway {
     fn dispatch(&mut self, output: Output, world: &mut Surroundings<'_>) -> Check {
         match output {
             Output::Commit(group) => {
-                world.note(format_args!("sealed {}..={}, {} records", group.first_seq(), group.last_seq(), group.records));
+                world.note(format_args!(
+                    "sealed {}..={}, {} records",
+                    group.first_seq(),
+                    group.last_seq(),
+                    group.records
+                ));
                 world.oracle.sealed(&group)?;
                 self.last_group = group.last_seq();
                 self.slot.push_back(group);
@@ -280,7 +287,9 @@ impl Gateway {
             Output::Reply { body: AdminReply::Status(status), .. } => {
                 for stream in &status.streams {
                     for partition in &stream.partitions {
-                        let of = |(name, id): &&(String, PartitionId)| *name == stream.name && id.partition == partition.partition;
+                        let of = |(name, id): &&(String, PartitionId)| {
+                            *name == stream.name && id.partition == partition.partition
+                        };
                         let Some((_, id)) = self.names.iter().find(of) else { continue };
                         world.oracle.ends(*id, partition.leo, partition.synced, partition.hw)?;
                     }
@@ -315,7 +324,9 @@ impl Gateway {
                     && ack.reason.is_failure()
                     && let Some(key) = world.net.pipes.get(&conn).and_then(|pipe| pipe.published.get(&ack.packet_id))
                 {
-                    world.oracle.refused(*key);
+                    let key = *key;
+                    world.oracle.refused(key);
+                    world.note(format_args!("refusing {key} to {}: 0x{:02X}, gate {gate}", conn.0, ack.reason.0));
                 }
                 let gate = if self.bug == Bug::AckBeforeSync { 0 } else { gate };
                 match self.threads[index].acks.push(conn, packet, gate) {
@@ -358,11 +369,14 @@ impl Gateway {
 
     /// A packet leaves the gateway.
     fn send(&mut self, conn: ConnId, packet: Packet, world: &mut Surroundings<'_>) -> Check {
-        let Some(pipe) = world.net.pipes.get_mut(&conn).filter(|pipe| !pipe.closing && !pipe.told) else { return Ok(()) };
+        let Some(pipe) = world.net.pipes.get_mut(&conn).filter(|pipe| !pipe.closing && !pipe.told) else {
+            return Ok(());
+        };
         match &packet {
             Packet::PubAck(ack) | Packet::PubRec(ack) if !ack.reason.is_failure() => {
                 let key = pipe.published.get(&ack.packet_id).copied();
-                let key: Key = key.ok_or_else(|| format!("identifier {} is acknowledged, nobody used it", ack.packet_id))?;
+                let key: Key =
+                    key.ok_or_else(|| format!("identifier {} is acknowledged, nobody used it", ack.packet_id))?;
                 world.oracle.acked(key)?;
                 world.trace.note(world.at_ns, format_args!("ack {key} to {}", conn.0));
             }
@@ -397,7 +411,11 @@ impl Gateway {
             self.sealed.extend(done.sealed);
             self.work.push_back(Work::Prepare);
         }
-        world.note(format_args!("synced up to {}{}", self.committed, if error.is_some() { ", then failed" } else { "" }));
+        world.note(format_args!(
+            "synced up to {}{}",
+            self.committed,
+            if error.is_some() { ", then failed" } else { "" }
+        ));
         self.retry_ns = error.is_some().then(|| world.now.mono_ns + 1_000_000 + world.rng.below(50_000_000));
         if let Some(error) = error {
             self.commits_failed += 1;

@@ -7,7 +7,6 @@
 //!   for the rest of a connection.
 
 use super::gateway::{Gateway, Surroundings};
-use super::message::Key;
 use super::oracle::Check;
 use super::plan::{Bug, Plan};
 use forebay::mqtt::encode::publish_len;
@@ -37,8 +36,7 @@ pub struct Link {
     v5: bool,
     receive_maximum: u16,
     maximum_packet_size: u32,
-    refuses: bool,
-    bug: Bug,
+    plan: Plan,
     streams: BTreeMap<String, Vec<PartitionId>>,
     connection: Option<Connection>,
     /// The centre holds a session for the gateway.
@@ -57,21 +55,14 @@ impl Link {
             exactly_once: plan.shape.link_qos == 2,
             v5: plan.shape.link_v5,
             receive_maximum: plan.shape.receive_maximum,
-            maximum_packet_size: if plan.shape.link_v5 && plan.faults.refusals { 4_000 } else { 1 << 20 },
-            refuses: plan.faults.refusals,
-            bug: plan.bug,
+            maximum_packet_size: plan.centre_packet_max(),
+            plan: plan.clone(),
             streams: streams.collect(),
             connection: None,
             session: false,
             held: BTreeSet::new(),
             down_until_ns: 0,
         }
-    }
-
-    /// Whether the centre never takes a record with this payload.
-    pub fn never_takes(&self, payload: &[u8]) -> bool {
-        // Well below the bound, since topic and properties add something: so nobody needs to know what exactly.
-        self.refuses && (Key::is_poison(payload) || payload.len() > self.maximum_packet_size as usize - 500)
     }
 
     /// The driver carries out the next order.
@@ -126,15 +117,22 @@ impl Link {
                 return Err(format!("the link sends {size} bytes, the centre takes {}", self.maximum_packet_size));
             }
             world.note(format_args!("link: PUBLISH {} dup {}", publish.packet_id, publish.dup));
-            if self.bug == Bug::CursorBeforeAck {
+            if self.plan.bug == Bug::CursorBeforeAck {
                 let kind = if self.exactly_once { LinkAckKind::PubRec } else { LinkAckKind::PubAck };
-                connection.to_gateway.push_back(LinkAck { packet_id: publish.packet_id, kind, reason: Reason::SUCCESS });
+                connection.to_gateway.push_back(LinkAck {
+                    packet_id: publish.packet_id,
+                    kind,
+                    reason: Reason::SUCCESS,
+                });
             }
             connection.to_centre.push_back(Wire::Publish(publish));
             connection.open += 1;
         }
         if connection.open > usize::from(self.receive_maximum) {
-            return Err(format!("{} publishes are open at the centre, it takes {}", connection.open, self.receive_maximum));
+            return Err(format!(
+                "{} publishes are open at the centre, it takes {}",
+                connection.open, self.receive_maximum
+            ));
         }
         Ok(())
     }
@@ -144,7 +142,7 @@ impl Link {
         let Some(wire) = self.connection.as_mut().and_then(|connection| connection.to_centre.pop_front()) else {
             return Ok(());
         };
-        if !self.v5 && matches!(&wire, Wire::Publish(publish) if self.never_takes(&publish.payload)) {
+        if !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload)) {
             self.answer(gateway, world);
             self.connection = None;
             world.note(format_args!("the centre closes at a record"));
@@ -153,7 +151,7 @@ impl Link {
         }
         let ack = self.take(wire, world)?;
         if let Some(connection) = &mut self.connection
-            && self.bug != Bug::CursorBeforeAck
+            && self.plan.bug != Bug::CursorBeforeAck
         {
             connection.to_gateway.push_back(ack);
         }
@@ -178,13 +176,13 @@ impl Link {
             return Ok(LinkAck { packet_id, kind, reason: Reason::SUCCESS });
         }
         let busy = self.connection.as_mut().is_some_and(|connection| {
-            connection.busy |= self.v5 && self.refuses && world.rng.permille(3);
+            connection.busy |= self.v5 && self.plan.faults.refusals && world.rng.permille(3);
             connection.busy
         });
         if busy {
             return Ok(LinkAck { packet_id, kind, reason: Reason::QUOTA_EXCEEDED });
         }
-        if self.never_takes(&publish.payload) {
+        if self.plan.refused_for_good(&publish.payload) {
             return Ok(LinkAck { packet_id, kind, reason: Reason::PAYLOAD_FORMAT_INVALID });
         }
         let source = self.source(&publish)?;
@@ -205,7 +203,8 @@ impl Link {
         let [_, _, stream, partition, offset] = parts[..] else { return Err(format!("a strange source: {text}")) };
         let number: u16 = partition.parse().map_err(|_| format!("a strange source: {text}"))?;
         let partitions = self.streams.get(stream).ok_or_else(|| format!("a strange source: {text}"))?;
-        let partition = partitions.iter().find(|id| id.partition == number).ok_or_else(|| format!("a strange source: {text}"))?;
+        let partition =
+            partitions.iter().find(|id| id.partition == number).ok_or_else(|| format!("a strange source: {text}"))?;
         Ok(Some((*partition, offset.parse().map_err(|_| format!("a strange source: {text}"))?)))
     }
 
@@ -227,7 +226,8 @@ impl Link {
         let arrives = world.rng.index(connection.to_centre.len() + 1);
         let wires: Vec<Wire> = connection.to_centre.drain(..arrives).collect();
         for wire in wires {
-            let refused = !self.v5 && matches!(&wire, Wire::Publish(publish) if self.never_takes(&publish.payload));
+            let refused =
+                !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload));
             if refused {
                 break;
             }

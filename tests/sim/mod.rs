@@ -40,7 +40,8 @@ pub fn run(plan: Plan) -> Result<Summary, String> {
         Ok(Err(failed)) => failed,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
-            text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "panic".to_owned())
+            text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .unwrap_or_else(|| "panic".to_owned())
         }
     };
     Err(format!("seed {seed}: {failed}\n{}", world.trace.tail()))

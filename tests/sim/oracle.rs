@@ -51,7 +51,7 @@ pub struct Oracle {
     dead_letter: PartitionId,
     forwarded: BTreeSet<PartitionId>,
     replicated: BTreeSet<PartitionId>,
-    link_once: bool,
+    plan: Plan,
     promises: BTreeMap<Key, Promise>,
     acked: BTreeMap<Key, Acks>,
     /// Refused at least once: what comes of a second try is out of the publisher's order.
@@ -62,6 +62,8 @@ pub struct Oracle {
     starts: BTreeMap<PartitionId, Offset>,
     gaps: BTreeMap<PartitionId, BTreeMap<Offset, Offset>>,
     places: BTreeMap<Key, Vec<(PartitionId, Offset)>>,
+    /// Ends of the partitions at the last start.
+    lived: BTreeMap<PartitionId, Offset>,
     newest: BTreeMap<(u16, PartitionId), u32>,
     high_watermarks: BTreeMap<PartitionId, Offset>,
     centre: Centre,
@@ -85,7 +87,7 @@ impl Oracle {
             dead_letter,
             forwarded: plan.forwarded().into_iter().collect(),
             replicated: plan.partitions("critical").into_iter().filter(|_| plan.shape.replica).collect(),
-            link_once: plan.shape.link_qos == 2,
+            plan: plan.clone(),
             promises: BTreeMap::new(),
             acked: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -94,6 +96,7 @@ impl Oracle {
             starts: BTreeMap::new(),
             gaps: BTreeMap::new(),
             places: BTreeMap::new(),
+            lived: BTreeMap::new(),
             newest: BTreeMap::new(),
             high_watermarks: BTreeMap::new(),
             centre: Centre::default(),
@@ -175,14 +178,18 @@ impl Oracle {
             return Err(format!("offset {offset} of {partition} comes after {end}"));
         }
         self.explained(partition, end, offset)?;
-        let key = Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
+        let key =
+            Key::of(&stored.payload).ok_or_else(|| format!("{partition}/{offset} holds bytes that nobody sent"))?;
+        let unwelcome = self.plan.refused_for_good(&stored.payload);
         self.truth.entry(partition).or_default().insert(offset, stored);
         if partition == self.dead_letter {
             return Ok(());
         }
         let places = self.places.entry(key).or_default();
         places.push((partition, offset));
-        if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once) {
+        // What its replica has refused is a new message when it comes again.
+        let again = |promise: &Promise| promise.level == Acks::Replicated && unwelcome;
+        if places.len() > 1 && self.promises.get(&key).is_some_and(|promise| promise.once && !again(promise)) {
             return Err(format!("{key} at QoS 2 in a durable session is stored more than once: {places:?}"));
         }
         let ordered = self.promises.get(&key).is_some_and(|promise| promise.ordered) && !self.refused.contains(&key);
@@ -263,6 +270,8 @@ impl Oracle {
         for (partition, offset, stored) in survivors {
             self.add(partition, offset, stored)?;
         }
+        let end = |records: &Records| records.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.lived = self.truth.iter().map(|(partition, records)| (*partition, end(records))).collect();
         self.high_watermarks.clear();
         Ok(())
     }
@@ -270,7 +279,9 @@ impl Oracle {
     /// A record is given up by retention.
     fn may_go(&self, partition: PartitionId, offset: Offset, stored: &Stored) -> Check {
         let key = Key::of(&stored.payload).ok_or("a record without a key")?;
-        let sent = !self.forwarded.contains(&partition) || self.reached_centre(key) || Key::is_poison(&stored.payload);
+        let sent = !self.forwarded.contains(&partition)
+            || self.reached_centre(key)
+            || self.plan.refused_for_good(&stored.payload);
         if sent { Ok(()) } else { Err(format!("{partition}/{offset} ({key}) was freed before the centre had it")) }
     }
 
@@ -285,11 +296,21 @@ impl Oracle {
         if !self.places.contains_key(&key) {
             return Err(format!("{key} is acknowledged at level {} before its record is synced", level.number()));
         }
-        if level == Acks::Replicated && !self.reached_centre(key) {
+        if level == Acks::Replicated && !self.reached_centre(key) && !self.refused_unseen(key) {
             return Err(format!("{key} is acknowledged at level -1 before the centre has it"));
         }
         self.acked.insert(key, level);
         Ok(())
+    }
+
+    /// The one case in which the gateway cannot know: a QoS 2 message that was stored in a former life, and that the centre has refused
+    /// since. Its identifier is remembered, the refusal is not, so it is acknowledged when it comes again.
+    fn refused_unseen(&self, key: Key) -> bool {
+        let first = self.places.get(&key).and_then(|places| places.first());
+        let stored = first.and_then(|(partition, offset)| self.truth.get(partition)?.get(offset));
+        let old = first.is_some_and(|(partition, offset)| *offset < self.lived.get(partition).copied().unwrap_or(0));
+        let once = self.promises.get(&key).is_some_and(|promise| promise.once);
+        once && old && stored.is_none_or(|stored| self.plan.refused_for_good(&stored.payload))
     }
 
     /// The engine refuses this message.
@@ -310,7 +331,7 @@ impl Oracle {
             let passed = self.truth.get(&partition).into_iter().flat_map(|records| records.range(former..high));
             for (offset, stored) in passed {
                 let key = Key::of(&stored.payload).ok_or("a record without a key")?;
-                if !self.reached_centre(key) && !Key::is_poison(&stored.payload) {
+                if !self.reached_centre(key) && !self.plan.refused_for_good(&stored.payload) {
                     return Err(format!("{partition}: HW {high} has passed {offset} ({key}), which the centre lacks"));
                 }
             }
@@ -344,7 +365,7 @@ impl Oracle {
         };
         let times = self.centre.offsets.entry((partition, offset)).or_default();
         *times += 1;
-        if self.link_once && *times > 1 + self.centre.forgot {
+        if self.plan.shape.link_qos == 2 && *times > 1 + self.centre.forgot {
             return Err(format!("{partition}/{offset} ({key}) reaches the centre {times} times over a QoS 2 link"));
         }
         if *times == 1 {
@@ -381,14 +402,14 @@ impl Oracle {
     // ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// Everything has had its time: what was promised must be there.
-    pub fn finished(&self, dead_lettered: impl Fn(&[u8]) -> bool) -> Check {
+    pub fn finished(&self) -> Check {
         let empty = Records::new();
         let dead: BTreeSet<Key> =
             self.truth.get(&self.dead_letter).unwrap_or(&empty).values().filter_map(|s| Key::of(&s.payload)).collect();
         for (partition, records) in self.truth.iter().filter(|(partition, _)| self.forwarded.contains(partition)) {
             for (offset, stored) in records {
                 let Some(key) = Key::of(&stored.payload) else { continue };
-                if dead_lettered(&stored.payload) {
+                if self.plan.refused_for_good(&stored.payload) {
                     if !dead.contains(&key) {
                         return Err(format!("{partition}/{offset} ({key}) was refused and is not in dead-letter"));
                     }
@@ -404,7 +425,9 @@ impl Oracle {
     /// A durable subscriber has seen every record from frame `since` on whose topic `matches`.
     pub fn saw_all(&self, subscriber: usize, since: Seq, matches: impl Fn(&Text) -> bool) -> Check {
         for (partition, records) in self.truth.iter().filter(|(partition, _)| **partition != self.dead_letter) {
-            for (offset, stored) in records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic)) {
+            for (offset, stored) in
+                records.iter().filter(|(_, s)| s.seq >= since && s.qos != QoS::AtMostOnce && matches(&s.topic))
+            {
                 let Some(key) = Key::of(&stored.payload) else { continue };
                 if !self.delivered.contains_key(&(subscriber, key)) {
                     let at = stored.seq;

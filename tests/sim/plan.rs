@@ -1,9 +1,10 @@
 //! What a run is made of: which faults, which shape of gateway, all of it from the seed.
 
+use super::message::Key;
 use super::rng::Rng;
 use forebay::settings::{
-    Auth, Device, Gateway, KeyRule, Listener, MqttUpstream, OnRefusal, ReadLevel, Settings, Stream, Upstream, UpstreamKind,
-    WhenFull,
+    Auth, Device, Gateway, KeyRule, Listener, MqttUpstream, OnRefusal, ReadLevel, Settings, Stream, Upstream,
+    UpstreamKind, WhenFull,
 };
 use forebay::types::{Acks, PartitionId, StreamId};
 use std::net::SocketAddr;
@@ -177,19 +178,21 @@ impl Plan {
         let found = all.iter().position(|(candidate, _)| candidate == name);
         let stream = |number: usize| StreamId(number as u32);
         found
-            .map(|number| (0..all[number].1).map(|partition| PartitionId { stream: stream(number), partition }).collect())
+            .map(|number| {
+                (0..all[number].1).map(|partition| PartitionId { stream: stream(number), partition }).collect()
+            })
             .unwrap_or_default()
     }
 
-    /// The name of a stream by its number.
-    pub fn stream_name(&self, stream: StreamId) -> String {
-        let settings = self.settings();
-        let names: Vec<String> = settings.streams.into_iter().map(|stream| stream.name).collect();
-        match names.get(stream.0 as usize) {
-            Some(name) => name.clone(),
-            None if stream.0 as usize == names.len() => "default".to_owned(),
-            None => "dead-letter".to_owned(),
-        }
+    /// Bytes of the largest packet that the centre takes.
+    pub fn centre_packet_max(&self) -> u32 {
+        if self.shape.link_v5 && self.faults.refusals { 4_000 } else { 1 << 20 }
+    }
+
+    /// Whether the centre never takes a record with this payload. Well below the bound of its packets, since topic and properties add
+    /// something: so nobody needs to know what exactly.
+    pub fn refused_for_good(&self, payload: &[u8]) -> bool {
+        self.faults.refusals && (Key::is_poison(payload) || payload.len() > self.centre_packet_max() as usize - 500)
     }
 
     /// The partitions that go to the centre.

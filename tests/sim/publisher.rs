@@ -30,6 +30,7 @@ struct Flight {
 }
 
 pub struct Publisher {
+    plan: Plan,
     number: u16,
     name: Text,
     version: Version,
@@ -70,6 +71,7 @@ impl Publisher {
             topics.push((Text::from(format!("{stem}/{number}/{}", rng.below(3))), acks));
         }
         Self {
+            plan: plan.clone(),
             number,
             name: Text::from(format!("device-{number}")),
             version: if rng.coin() { Version::V5 } else { Version::V311 },
@@ -97,7 +99,13 @@ impl Publisher {
     /// What waits, for a failure's message.
     pub fn waits_for(&self) -> String {
         let first: Vec<String> = self.flights.iter().take(3).map(|f| format!("{} {:?}", f.key, f.phase)).collect();
-        format!("{} ({:?}, durable {}) waits for {}: {first:?}", self.name, self.version, self.durable, self.flights.len())
+        format!(
+            "{} ({:?}, durable {}) waits for {}: {first:?}",
+            self.name,
+            self.version,
+            self.durable,
+            self.flights.len()
+        )
     }
 
     /// The gateway is gone, or the device loses its network.
@@ -186,10 +194,19 @@ impl Publisher {
             // What was received is stored; the release died with the session.
             self.flights.retain(|flight| flight.phase == Phase::Published);
         }
+        let replicated: Vec<Text> =
+            self.topics.iter().filter(|(_, acks)| *acks == Acks::Replicated).map(|(topic, _)| topic.clone()).collect();
+        let given_up = |flight: &Flight| {
+            let acks = if replicated.contains(&flight.publish.topic) { Acks::Replicated } else { Acks::Synced };
+            flight.publish.qos == QoS::AtLeastOnce && self.is_hopeless(&flight.publish.payload, acks)
+        };
+        let hopeless: Vec<u16> = self.flights.iter().filter(|f| given_up(f)).map(|f| f.packet_id).collect();
+        self.flights.retain(|flight| !hopeless.contains(&flight.packet_id));
         for flight in &mut self.flights {
             flight.publish.dup = connack.session_present;
             let packet = match flight.phase {
                 Phase::Published => {
+                    world.note(format_args!("{} goes out again {}", flight.key, flight.packet_id));
                     remember(world.net, conn, flight);
                     Packet::Publish(flight.publish.clone())
                 }
@@ -209,7 +226,8 @@ impl Publisher {
             self.flights.remove(at);
             return;
         }
-        let level = self.topics.iter().find(|(topic, _)| *topic == self.flights[at].publish.topic).map(|(_, acks)| *acks);
+        let level =
+            self.topics.iter().find(|(topic, _)| *topic == self.flights[at].publish.topic).map(|(_, acks)| *acks);
         self.session_durable |= self.durable && (rec.is_some() || level != Some(Acks::Queued));
         match rec {
             Some(conn) => {
@@ -229,7 +247,10 @@ impl Publisher {
         let qos = self.qos[world.rng.index(self.qos.len())];
         let poison = world.rng.permille(10) && topic.as_bytes().starts_with(b"sensors");
         let len = if world.rng.permille(30) { world.rng.range(1000, 6000) } else { world.rng.range(8, 200) };
-        let payload: Bytes = key.payload(len as usize, poison);
+        let mut payload: Bytes = key.payload(len as usize, poison);
+        if self.is_hopeless(&payload, acks) && qos != QoS::AtLeastOnce {
+            payload = key.payload(100, false); // at QoS 2 it could never give the identifier up
+        }
         let mut publish = Publish::new(topic.clone(), payload).at(qos, 0);
         let mut level = acks;
         if self.version == Version::V5 && world.rng.permille(100) && acks != Acks::Replicated {
@@ -252,8 +273,18 @@ impl Publisher {
         publish.packet_id = self.free_id();
         let flight = Flight { key, packet_id: publish.packet_id, phase: Phase::Published, publish: publish.clone() };
         remember(world.net, conn, &flight);
+        world.note(format_args!(
+            "{key} goes out at {qos:?} {}, {topic}, {} bytes",
+            publish.packet_id,
+            publish.payload.len()
+        ));
         world.net.send(conn, Packet::Publish(publish));
         self.flights.push_back(flight);
+    }
+
+    /// Whether it can only be told by closing the connection, again and again, that the centre will not take this.
+    fn is_hopeless(&self, payload: &[u8], acks: Acks) -> bool {
+        self.version != Version::V5 && acks == Acks::Replicated && self.plan.refused_for_good(payload)
     }
 
     fn free_id(&mut self) -> u16 {

@@ -164,7 +164,11 @@ impl Subscriber {
         if publish.qos != QoS::AtMostOnce {
             self.open.insert(publish.packet_id);
             if self.version == Version::V5 && self.open.len() > usize::from(RECEIVE_MAXIMUM) {
-                return Err(format!("{} has {} messages open, {RECEIVE_MAXIMUM} are its maximum", self.name, self.open.len()));
+                return Err(format!(
+                    "{} has {} messages open, {RECEIVE_MAXIMUM} are its maximum",
+                    self.name,
+                    self.open.len()
+                ));
             }
             let ack = Ack::new(publish.packet_id, Reason::SUCCESS);
             let answer = if publish.qos == QoS::AtLeastOnce { Packet::PubAck(ack) } else { Packet::PubRec(ack) };
@@ -173,7 +177,10 @@ impl Subscriber {
         // At QoS 0 it is promised nothing, so it may see what is not stored at all.
         let durable = self.durable && publish.qos != QoS::AtMostOnce;
         let key = super::message::Key::of(&publish.payload).map(|key| key.to_string()).unwrap_or_default();
-        world.note(format_args!("{} gets {key} at {:?} {} dup {}", self.name, publish.qos, publish.packet_id, publish.dup));
+        world.note(format_args!(
+            "{} gets {key} at {:?} {} dup {}",
+            self.name, publish.qos, publish.packet_id, publish.dup
+        ));
         world.oracle.delivered(self.number, durable, &publish.payload)
     }
 }

@@ -21,7 +21,8 @@ impl Trace {
     }
 
     pub fn note(&mut self, at_ns: u64, what: Arguments<'_>) {
-        let mut line = if self.tail.len() == TAIL_LINES { self.tail.pop_front().unwrap_or_default() } else { String::new() };
+        let mut line =
+            if self.tail.len() == TAIL_LINES { self.tail.pop_front().unwrap_or_default() } else { String::new() };
         line.clear();
         let _ = write!(line, "{:>12.3} ms  {what}", at_ns as f64 / 1e6);
         if self.loud {

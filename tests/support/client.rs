@@ -5,7 +5,9 @@ use super::{ms, secs};
 use bytes::Bytes;
 use forebay::mqtt::decode::Peer;
 use forebay::mqtt::properties::{ConnectProperties, DisconnectProperties, PublishProperties, SubscribeProperties};
-use forebay::mqtt::{Ack, ConnAck, Connect, Disconnect, Packet, Publish, QoS, Reason, Subscribe, SubscribeOptions, Version};
+use forebay::mqtt::{
+    Ack, ConnAck, Connect, Disconnect, Packet, Publish, QoS, Reason, Subscribe, SubscribeOptions, Version,
+};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

@@ -136,7 +136,8 @@ fn accept(listener: &TcpListener, target: u16, link: &Arc<Link>) {
 
 /// Copies in one direction until an end.
 fn pipe(pair: &Arc<Pair>, upwards: bool) {
-    let (from, to) = if upwards { (Some(&pair.client), pair.server.as_ref()) } else { (pair.server.as_ref(), Some(&pair.client)) };
+    let (from, to) =
+        if upwards { (Some(&pair.client), pair.server.as_ref()) } else { (pair.server.as_ref(), Some(&pair.client)) };
     let Some(mut from) = from.and_then(|stream| stream.try_clone().ok()) else { return };
     let mut to = to.and_then(|stream| stream.try_clone().ok());
     for stream in [Some(&from), to.as_ref()].into_iter().flatten() {

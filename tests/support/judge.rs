@@ -119,7 +119,8 @@ pub fn same(gateway: &Arrived, centre: &Arrived) {
         let there = centre.get(topic).unwrap_or(&none);
         if stored != there {
             let at = stored.iter().zip(there).position(|(a, b)| a != b).unwrap_or(stored.len().min(there.len()));
-            let around = |list: &[u64]| format!("{:?}", &list[at.saturating_sub(3).min(list.len())..(at + 5).min(list.len())]);
+            let around =
+                |list: &[u64]| format!("{:?}", &list[at.saturating_sub(3).min(list.len())..(at + 5).min(list.len())]);
             panic!(
                 "{topic}: {} stored, {} at the centre, differing from {at} on: {} and {}",
                 stored.len(),

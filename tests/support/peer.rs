@@ -215,7 +215,10 @@ impl<'a> Connection<'a> {
                 };
                 let reason = if v5 { reason } else { reason.return_code().unwrap_or(Reason(3)) };
                 let session_present = state.session && reason == Reason::SUCCESS;
-                state.session |= reason == Reason::SUCCESS;
+                if reason == Reason::SUCCESS {
+                    let expiry_s = connect.properties.session_expiry_s.unwrap_or(0);
+                    state.session = if v5 { expiry_s > 0 } else { !connect.clean_start };
+                }
                 let connack = ConnAck { session_present, reason, properties };
                 self.wire.send(&[Packet::ConnAck(Box::new(connack))]).is_ok() && reason == Reason::SUCCESS
             }

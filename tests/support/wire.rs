@@ -24,12 +24,7 @@ impl Wire {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Self {
-            stream,
-            decoder: Decoder::new(peer, 64 << 20),
-            unread: Vec::new(),
-            ready: VecDeque::new(),
-        })
+        Ok(Self { stream, decoder: Decoder::new(peer, 64 << 20), unread: Vec::new(), ready: VecDeque::new() })
     }
 
     /// The version that is spoken; 5 until it is known.

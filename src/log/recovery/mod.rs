@@ -7,6 +7,8 @@
 //! 5. *Partitions* (`partitions.rs`): starts, ends, holes. What cannot be told is burnt: its offsets become a gap, never other records.
 //! 6. The end is written again and synced, the cut is covered by a PAD, the state store is brought up to date.
 //!
+//! 7. Segments that hold nothing that counts are given back, now that what says so is durable.
+//!
 //! Nothing is deleted that might hold a record. Opening needs no free space: everything is written in place.
 
 mod end;
@@ -243,7 +245,7 @@ fn gather(
     let mut newest = Newest::new(base.as_ref());
     let mut segments = survey::summaries(store, survey, base.as_ref(), &mut newest, &mut losses, &mut report)?;
     if let Some(end) = end {
-        newest.add_index(&end.index);
+        newest.add_controls(store, &end.plan, end.index.controls(), &mut report)?;
         losses.take(end.losses.clone());
     }
     let rebuilt = rebuild::state(store, &survey.plans, newest, base, &mut report)?;

@@ -7,7 +7,7 @@ use crate::log::damage::{Damage, DamageKind};
 use crate::log::format::{FRAME_HEADER_BYTES, check_frame, decode_header, frame_bytes};
 use crate::log::frame::FrameKind;
 use crate::log::scan::{SegmentPlan, read_full};
-use crate::log::segments::{Controls, KeyPlace, SegmentIndex, SegmentSummary, summary_of_value, summary_to_value};
+use crate::log::segments::{Controls, KeyPlace, SegmentSummary, summary_of_value, summary_to_value};
 use crate::log::state::{Entry, STORE_KIND_SEGMENT, STORE_KINDS, State, entry_of_store_value, store_key, store_value};
 use crate::log::store::{Change, LogStore, StateStore, StoreError};
 use crate::types::Seq;
@@ -83,13 +83,8 @@ impl Newest {
         }
     }
 
-    /// Takes in the newest segment, which was scanned.
-    pub(super) fn add_index(&mut self, index: &SegmentIndex) {
-        self.add(index.number(), index.keys());
-    }
-
-    /// Takes in what a footer says.
-    pub(super) fn add_footer(
+    /// Takes in the control frames of a segment, by its footer or by a scan.
+    pub(super) fn add_controls(
         &mut self,
         store: &dyn LogStore,
         plan: &SegmentPlan,

@@ -217,12 +217,12 @@ pub(super) fn summaries(
         if let Some(summary) = known.filter(|_| !last) {
             summaries.push(summary.clone());
         } else if let Some(footer) = read_footer(store, &plan.header)? {
-            newest.add_footer(store, plan, footer.controls, report)?;
+            newest.add_controls(store, plan, footer.controls, report)?;
             summaries.push(footer.summary);
         } else if !last {
             let index = scan(store, plan, survey.headless.contains(&number), losses, report)?;
             losses.scanned(&index);
-            newest.add_index(&index);
+            newest.add_controls(store, plan, index.controls(), report)?;
             summaries.push(index.summary());
         }
     }

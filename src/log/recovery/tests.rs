@@ -1,7 +1,7 @@
 //! What recovery promises about each kind of trouble. `tests/power_cut.rs` has the random ones.
 
 use super::*;
-use crate::limits::OFFSET_JUMP;
+use crate::limits::{OFFSET_JUMP, SEGMENT_KEYS_MAX, SEQ_JUMP};
 use crate::log::control::{ControlKind, EpochV1, GapCause, GapV1, from_value, gap_of_key};
 use crate::log::damage::DamageKind;
 use crate::log::format::{FRAME_HEADER_BYTES, RawHeader, decode_header};
@@ -151,13 +151,15 @@ fn a_torn_last_frame_is_cut_off_and_its_offsets_are_burnt() {
 fn a_torn_end_that_says_nothing_burns_every_partition() {
     let mut kit = filled();
     let leo = kit.log.leo(p(2, 0));
-    kit.append(p(1, 0), &[9; 50]);
+    let seq = kit.append(p(1, 0), &[9; 50]).position.seq;
     kit.commit();
     let number = newest(&kit.store);
     let (place, _) = *frames(&kit.store, number).last().unwrap();
     kit.store.flip(number, place + 20, 1);
     let mut kit = kit.reopen(false);
     assert_eq!(kit.log.leo(p(2, 0)), leo + OFFSET_JUMP);
+    // Nor will a position that someone may have seen be given again.
+    assert!(kit.log.next_seq() > seq + SEQ_JUMP);
     // A partition that nothing is known of may have had records too.
     kit.log.add_partition(p(3, 0));
     assert_eq!(kit.log.leo(p(3, 0)), OFFSET_JUMP);
@@ -337,6 +339,25 @@ fn whatever_byte_is_changed_the_log_opens_and_the_other_frames_are_read() {
             }
         }
     }
+}
+
+#[test]
+fn more_keys_than_a_footer_names_are_found_by_reading_the_control_frames() {
+    let mut kit = Kit::open(Arc::new(MemLogStore::new(2 << 20, 1)), MemStateStore::new(), false);
+    let keys = SEGMENT_KEYS_MAX as u32 + 1000;
+    for n in 0..keys {
+        kit.log.control(ControlRecord::put(ControlKind::ReceivedQos2, n.to_be_bytes().to_vec(), vec![1]));
+        if n % 3 == 0 {
+            kit.log.control(ControlRecord::remove(ControlKind::ReceivedQos2, n.to_be_bytes().to_vec()));
+        }
+        if n % 200 == 199 {
+            kit.commit();
+        }
+    }
+    kit.commit();
+    let want: Vec<_> = kit.log.state().scan(ControlKind::ReceivedQos2).map(|(key, _)| key.to_vec()).collect();
+    let kit = kit.reopen(false);
+    assert!(kit.log.state().scan(ControlKind::ReceivedQos2).map(|(key, _)| key.to_vec()).eq(want));
 }
 
 #[test]
