@@ -6,7 +6,7 @@
 mod support;
 
 use forebay::mqtt::{QoS, Reason, Version};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use support::client::{Client, Options};
 use support::cutter::Cutter;
 use support::gateway::{Gateway, Setup, partition, upstream, upstreams};
@@ -20,6 +20,12 @@ const STREAM: &str = "[[stream]]\nname = \"telemetry\"\ntopics = [\"sensors/#\"]
 /// Silence is noticed soon, and a broken link is tried again soon.
 const QUICK: &str = "keep_alive = \"1s\"\nconnect_timeout = \"2s\"";
 
+/// Between bursts of the publishers.
+const STEADY: Duration = ms(4);
+/// The same before a Mosquitto: it takes minutes to hand out a queue of tens of thousands to the reader that was absent, and breaks
+/// off with a protocol error of its own beyond some 70,000.
+const SPARING: Duration = ms(20);
+
 fn centre() -> Gateway {
     Gateway::started("centre", &Setup::new(STREAM).device("max_inflight = 200"))
 }
@@ -30,14 +36,14 @@ fn gateway(port: u16, more: &str) -> Gateway {
 }
 
 /// Two publishers at QoS 1 and two at QoS 2, at a rate that any machine can carry while everything around is killed.
-fn publishers(port: u16) -> Vec<Publisher> {
+fn publishers(port: u16, pause: Duration) -> Vec<Publisher> {
     let plans = [
         Plan::new("one-v5", Version::V5, QoS::AtLeastOnce),
         Plan::new("one-v311", Version::V311, QoS::AtLeastOnce),
         Plan::new("two-v5", Version::V5, QoS::ExactlyOnce),
         Plan::new("two-v311", Version::V311, QoS::ExactlyOnce),
     ];
-    plans.into_iter().map(|plan| Publisher::start(port, plan.every(ms(4)))).collect()
+    plans.into_iter().map(|plan| Publisher::start(port, plan.every(pause))).collect()
 }
 
 fn total(publishers: &[Publisher]) -> u64 {
@@ -105,7 +111,7 @@ fn forebay_centre_killed() {
     let kills = counts::count("FOREBAY_CENTRE_KILLS", 2, 20);
     let mut centre = centre();
     let gateway = gateway(centre.port, "qos = 2");
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, STEADY);
     let mut dice = Dice::new(u64::from(std::process::id()));
     for _ in 0..kills {
         flow(&publishers);
@@ -123,7 +129,7 @@ fn gateway_killed_before_a_forebay_centre() {
     let kills = counts::count("FOREBAY_GATEWAY_KILLS", 2, 20);
     let centre = centre();
     let mut gateway = gateway(centre.port, "qos = 2");
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, STEADY);
     let mut dice = Dice::new(u64::from(std::process::id()));
     for _ in 0..kills {
         flow(&publishers);
@@ -141,7 +147,7 @@ fn gateway_and_centre_killed_over_3_1_1() {
     let kills = counts::count("FOREBAY_OLD_KILLS", 1, 10);
     let mut centre = centre();
     let mut gateway = gateway(centre.port, "qos = 2\nprotocol = \"3.1.1\"");
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, STEADY);
     let mut dice = Dice::new(u64::from(std::process::id()));
     for _ in 0..kills {
         flow(&publishers);
@@ -165,7 +171,7 @@ fn at_qos_1_nothing_is_lost_either() {
     let kills = counts::count("FOREBAY_QOS1_KILLS", 1, 10);
     let mut centre = centre();
     let mut gateway = gateway(centre.port, "qos = 1");
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, STEADY);
     for _ in 0..kills {
         flow(&publishers);
         forwarded(&gateway);
@@ -195,7 +201,7 @@ fn cut_before_a_mosquitto(protocol: &str) {
     centre.register_reader();
     let link = Cutter::new(ports::free(), centre.port);
     let gateway = gateway(link.port, &format!("qos = 2\nprotocol = \"{protocol}\""));
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, SPARING);
     let mut dice = Dice::new(u64::from(std::process::id()));
     for _ in 0..cuts {
         flow(&publishers);
@@ -226,7 +232,7 @@ fn mosquitto_centre_restarted() {
     let Some(mut centre) = Mosquitto::start("upstream_mqtt, restarts of a Mosquitto", "") else { return };
     centre.register_reader();
     let gateway = gateway(centre.port, "qos = 2");
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, SPARING);
     for _ in 0..restarts {
         flow(&publishers);
         forwarded(&gateway);
@@ -242,7 +248,7 @@ fn mosquitto_centre_behind_a_black_hole() {
     centre.register_reader();
     let link = Cutter::new(ports::free(), centre.port);
     let gateway = gateway(link.port, "qos = 2");
-    let publishers = publishers(gateway.port);
+    let publishers = publishers(gateway.port, SPARING);
     flow(&publishers);
     forwarded(&gateway);
     link.black_hole();

@@ -5,6 +5,7 @@ use super::client::{Client, Options, drain};
 use super::process::Process;
 use super::{counts, ms, ports, secs, until};
 use forebay::mqtt::{Publish, QoS, Version};
+use std::cell::RefCell;
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -13,8 +14,8 @@ use tempfile::TempDir;
 pub struct Mosquitto {
     /// MQTT port.
     pub port: u16,
+    process: RefCell<Option<Process>>,
     directory: TempDir,
-    process: Option<Process>,
 }
 
 /// The subscriber that registers once and drains at the end.
@@ -28,11 +29,11 @@ impl Mosquitto {
         let port = ports::free();
         let text = format!(
             "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\nmax_queued_messages 0\nset_tcp_nodelay true\n\
-             persistence true\npersistence_location {}/\nautosave_interval 0\n{more}\n",
+             persistence true\npersistence_location {}/\nautosave_interval 0\nlog_dest stderr\nlog_type error\nlog_type warning\nlog_type notice\nlog_type information\n{more}\n",
             directory.path().display()
         );
         std::fs::write(directory.path().join("mosquitto.conf"), text).unwrap();
-        let mut mosquitto = Self { port, directory, process: None };
+        let mut mosquitto = Self { port, directory, process: RefCell::new(None) };
         mosquitto.up();
         Some(mosquitto)
     }
@@ -43,7 +44,7 @@ impl Mosquitto {
         let mut command = Command::new(program);
         command.arg("-c").arg(self.directory.path().join("mosquitto.conf"));
         let output = self.directory.path().join("output.log");
-        self.process = Some(Process::start("mosquitto", command, &output));
+        *self.process.borrow_mut() = Some(Process::start("mosquitto", command, &output));
         until("mosquitto answers", secs(20), || Client::connect(self.port, &Options::new(Version::V311, "ready")).ok());
     }
 
@@ -55,7 +56,7 @@ impl Mosquitto {
 
     /// An orderly stop.
     pub fn stop(&mut self) {
-        if let Some(mut process) = self.process.take() {
+        if let Some(mut process) = self.process.borrow_mut().take() {
             assert!(process.terminate(secs(20)).success(), "mosquitto stops in order");
         }
     }
@@ -71,7 +72,14 @@ impl Mosquitto {
     pub fn read(&self, mut take: impl FnMut(&Publish)) -> u64 {
         let mut client = Client::connect(self.port, &Options::durable(Version::V311, READER)).unwrap();
         assert!(client.connack.session_present, "the reader's session was kept");
-        let taken = drain(&mut client, ms(1_500), |publish| take(publish)).unwrap();
+        let mut count = 0_u64;
+        let drained = drain(&mut client, ms(1_500), |publish| {
+            count += 1;
+            take(publish);
+        });
+        let ended = self.process.borrow_mut().as_mut().and_then(Process::ended);
+        let taken =
+            drained.unwrap_or_else(|error| panic!("after {count} messages: {error}; the broker ended: {ended:?}"));
         client.disconnect();
         taken
     }
