@@ -41,6 +41,7 @@ use io_thread::IoThread;
 use smol::channel::{Receiver, Sender};
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
@@ -129,16 +130,30 @@ fn prepare(settings: &Settings) -> Result<Prepared, RunError> {
     raise_descriptor_limit(settings);
     clock::look_up_synced();
     let opened = storage::open(settings).map_err(RunError::Storage)?;
+    match open_sockets(settings, opened.data_dir.path()) {
+        Ok((listeners, tcp, control)) => Ok(Prepared { opened, listeners, tcp, control }),
+        Err(error) => {
+            // So that the next start finds what this one found.
+            if let Err(state) = opened.close() {
+                ::log::warn!(target: "storage", "{state}");
+            }
+            Err(error)
+        }
+    }
+}
+
+type Sockets = (Vec<TcpListener>, Option<TcpServer>, ControlServer);
+
+fn open_sockets(settings: &Settings, data_dir: &Path) -> Result<Sockets, RunError> {
     let tcp = settings.admin.as_ref().map(TcpServer::bind).transpose().map_err(RunError::Admin)?;
-    let control = ControlServer::bind(opened.data_dir.path()).map_err(RunError::Admin)?;
+    let control = ControlServer::bind(data_dir).map_err(RunError::Admin)?;
     let listeners = settings.listeners.iter().enumerate().map(|(index, listener)| {
         let address = listener.bind;
         // `[::]` takes IPv4 too, unless another listener wants that.
         let other = settings.listeners.iter().any(|other| other.bind.is_ipv4() && other.bind.port() == address.port());
         bind(address, other).map_err(|error| RunError::Listener(index, error))
     });
-    let listeners = listeners.collect::<Result<_, _>>()?;
-    Ok(Prepared { opened, listeners, tcp, control })
+    Ok((listeners.collect::<Result<_, _>>()?, tcp, control))
 }
 
 /// Starts a gateway in this process.
@@ -232,8 +247,8 @@ fn spawn_committer(
 ) -> std::io::Result<JoinHandle<()>> {
     let (hub, measures) = (Arc::clone(hub), Arc::clone(measures));
     let (interval_ns, bytes) = (settings.device.commit_interval_ns, settings.device.commit_bytes);
-    let measure = move |took: Duration, records: usize, written: u64| {
-        measures.committed(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), records as u64, written);
+    let measure = move |took: Duration, records: usize| {
+        measures.committed(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), records as u64);
     };
     spawn("committer", move || committer::run(&hub, committer, interval_ns, bytes, measure))
 }
@@ -333,7 +348,7 @@ impl Drop for Handle {
 /// # Errors
 /// As [`start`], and as [`Handle::stop`].
 pub fn run(settings: Settings) -> Result<(), RunError> {
-    let signals = Signals::new([Signal::Term, Signal::Int]).map_err(RunError::System)?;
+    let signals = Signals::new([Signal::Term, Signal::Int, Signal::Hup]).map_err(RunError::System)?;
     let handle = start(settings)?;
     for address in &handle.addresses {
         ::log::info!(target: "broker", "MQTT on {address}");

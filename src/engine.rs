@@ -100,6 +100,8 @@ pub struct Engine {
     space_due: bool,
     forward_due: bool,
     used_bytes: u64,
+    /// Bytes in data_dir that are not the log's.
+    other_bytes: u64,
     free_bytes: Option<u64>,
     /// Since when a commit is awaited.
     commit_waits_since: Option<u64>,
@@ -201,6 +203,8 @@ struct Stream {
     partitions: u16,
     /// Whether an upstream with `replica = true` carries it.
     replicated: bool,
+    /// Whether the configuration names it, unlike a built-in one or one that is not configured any more.
+    asked_for: bool,
     /// Whether it is in the configuration; one that is not is read-only until retained away.
     configured: bool,
 }
@@ -229,11 +233,14 @@ impl Engine {
                 }
             }
             Input::Closed { conn, cause } => self.closed(now, conn, &cause, out),
-            Input::Committed { seq, sealed } => self.committed(now, seq, sealed, out),
+            Input::Committed { seq, written_bytes, sealed } => {
+                self.counters.written_bytes += written_bytes;
+                self.committed(now, seq, sealed, out);
+            }
             Input::CommitFailed { error } => self.commit_failed(error, out),
             Input::Read { ticket, result } => self.read_answered(ticket, result, out),
             Input::Upstream { id, event } => self.upstream_event(now, id, event, out),
-            Input::Space { used_bytes, free_bytes } => self.space(used_bytes, free_bytes),
+            Input::Space { used_bytes, log_bytes, free_bytes } => self.space(used_bytes, log_bytes, free_bytes),
             Input::Admin { ticket, command } => self.ask(now, ticket, command, out),
             Input::Tick => self.tick(now, out),
             Input::Stop => {

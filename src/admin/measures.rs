@@ -67,7 +67,6 @@ pub struct Measures {
     pub commit_micros: Histogram,
     /// Records of one commit.
     pub commit_records: Histogram,
-    written_bytes: AtomicU64,
 }
 
 impl Default for Measures {
@@ -77,7 +76,6 @@ impl Default for Measures {
             ack_micros: [seconds(), seconds(), seconds()],
             commit_micros: seconds(),
             commit_records: Histogram::new(RECORDS, 1.0),
-            written_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -95,16 +93,10 @@ impl Measures {
         histogram.add(micros, times);
     }
 
-    /// A commit of this many records took this long and wrote so much.
-    pub fn committed(&self, micros: u64, records: u64, written_bytes: u64) {
-        self.written_bytes.fetch_add(written_bytes, Relaxed);
+    /// A commit of this many records took this long.
+    pub fn committed(&self, micros: u64, records: u64) {
         self.commit_micros.add(micros, 1);
         self.commit_records.add(records, 1);
-    }
-
-    /// Bytes written to the log since the start.
-    pub fn written_bytes(&self) -> u64 {
-        self.written_bytes.load(Relaxed)
     }
 }
 

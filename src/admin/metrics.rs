@@ -315,7 +315,7 @@ mod tests {
     fn the_first_set_is_there_with_its_labels() {
         let measures = Measures::default();
         measures.acked(Acks::Synced, 900, 2);
-        measures.committed(800, 2, 4096);
+        measures.committed(800, 2);
         let text = render(status(), &measures, Process::read()).unwrap();
         let expected = [
             "forebay_publish_received_total{qos=\"1\",stream=\"telemetry\"} 120",

@@ -226,11 +226,7 @@ async fn drain(body: Incoming) -> Result<(), Problem> {
 
 async fn status(shared: &Shared) -> Result<Box<Status>, Problem> {
     match shared.ask(AdminCommand::Status).await? {
-        AdminReply::Status(mut status) => {
-            // The engine hands groups over and never sees what the committer makes of them.
-            status.disk.written_bytes = shared.measures().written_bytes();
-            Ok(status)
-        }
+        AdminReply::Status(status) => Ok(status),
         AdminReply::Refused(reason) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "refused", reason)),
         AdminReply::Records { .. } | AdminReply::Done => Err(Problem::internal("the engine answered another question")),
     }

@@ -105,13 +105,13 @@ impl Pace {
     }
 }
 
-/// Commits until the slot ends. `measure` gets each commit's time, records and bytes written.
+/// Commits until the slot ends. `measure` gets each commit's time and records.
 pub(super) fn run<S: LogStore + ?Sized>(
     hub: &Arc<Hub>,
     mut committer: Committer<S>,
     interval_ns: u64,
     bytes: u64,
-    measure: impl Fn(Duration, usize, u64),
+    measure: impl Fn(Duration, usize),
 ) {
     let interval = Duration::from_nanos(interval_ns);
     let mut pace = Pace { interval, bytes, last_begin: None, linger: Duration::ZERO };
@@ -119,31 +119,31 @@ pub(super) fn run<S: LogStore + ?Sized>(
         let begin = Instant::now();
         pace.last_begin = Some(begin);
         let records = groups.iter().map(|group| group.records).sum();
-        let Some(written) = commit(hub, &mut committer, groups) else { return };
+        if !commit(hub, &mut committer, groups) {
+            return;
+        }
         let took = begin.elapsed();
         pace.synced(took);
-        measure(took, records, written);
+        measure(took, records);
     }
 }
 
-/// Commits, trying again for as long as it takes; bytes that were written, or `None` if the process ends first.
-fn commit<S: LogStore + ?Sized>(hub: &Hub, committer: &mut Committer<S>, mut groups: Vec<Group>) -> Option<u64> {
-    let mut written = 0;
+/// Commits, trying again for as long as it takes; false if the process ends first.
+fn commit<S: LogStore + ?Sized>(hub: &Hub, committer: &mut Committer<S>, mut groups: Vec<Group>) -> bool {
     let mut wait = Duration::from_nanos(COMMIT_RETRY_MIN_NS);
     loop {
         let failed = match committer.commit(groups) {
             Ok(done) => {
-                hub.publish_commit(done.synced, done.sealed);
-                return Some(written + done.written_bytes);
+                hub.publish_commit(done);
+                return true;
             }
             Err(failed) => failed,
         };
         ::log::error!(target: "broker", "{failed}; nothing is acknowledged until it can be, next try in {} ms", wait.as_millis());
-        written += failed.done.written_bytes;
-        hub.publish_commit(failed.done.synced, failed.done.sealed);
+        hub.publish_commit(failed.done);
         hub.send(Mail::CommitFailed { error: failed.error.to_string() });
         if !hub.slot.back_off(wait) {
-            return None;
+            return false;
         }
         wait = (wait * 2).min(Duration::from_nanos(COMMIT_RETRY_MAX_NS));
         groups = Vec::new();
@@ -192,7 +192,7 @@ mod tests {
         let committer = Committer::new(Arc::clone(store), CommitTail::fresh(LogId([1; 16]), 1));
         let thread = {
             let hub = Arc::clone(&hub);
-            let measure = move |_, records, _| sender.send(records).unwrap();
+            let measure = move |_, records| sender.send(records).unwrap();
             std::thread::spawn(move || run(&hub, committer, interval_ns, bytes, measure))
         };
         with(&hub);

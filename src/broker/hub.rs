@@ -10,6 +10,7 @@ use crate::admin::AdminRequest;
 use crate::engine::Engine;
 use crate::engine::io::{AdminCommand, AdminReply, Input, Output, Outputs, ReadResult, Severity};
 use crate::limits::{ADMIN_REQUESTS_MAX, MAILBOX_OUTPUTS_MAX};
+use crate::log::commit::Committed;
 use crate::log::segments::SegmentSummary;
 use crate::net::{Bell, Incoming, thread_of};
 use crate::replication::link::{LinkEvent, LinkOrder};
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) enum Mail {
     Read { ticket: Ticket, result: ReadResult },
     Upstream { id: UpstreamId, event: LinkEvent },
-    Space { used_bytes: u64, free_bytes: u64 },
+    Space { used_bytes: u64, log_bytes: u64, free_bytes: u64 },
     Admin { ticket: Ticket, command: AdminCommand },
     CommitFailed { error: String },
     Stop,
@@ -35,7 +36,7 @@ impl From<Mail> for Input<'static> {
         match mail {
             Mail::Read { ticket, result } => Input::Read { ticket, result },
             Mail::Upstream { id, event } => Input::Upstream { id, event },
-            Mail::Space { used_bytes, free_bytes } => Input::Space { used_bytes, free_bytes },
+            Mail::Space { used_bytes, log_bytes, free_bytes } => Input::Space { used_bytes, log_bytes, free_bytes },
             Mail::Admin { ticket, command } => Input::Admin { ticket, command },
             Mail::CommitFailed { error } => Input::CommitFailed { error },
             Mail::Stop => Input::Stop,
@@ -65,6 +66,8 @@ pub(super) struct Hub {
     io: Vec<IoMailbox>,
     /// Last frame that is synced: read at every turn, written by the committer.
     committed: AtomicU64,
+    /// Bytes written to the log that the engine was not told of yet.
+    written_bytes: AtomicU64,
     sealed: Mutex<Vec<SegmentSummary>>,
     pub(super) slot: CommitSlot,
     pub(super) store: StoreQueue,
@@ -104,6 +107,7 @@ impl Hub {
             mail: Mutex::default(),
             io: bells.into_iter().map(mailbox).collect(),
             committed: AtomicU64::new(committed),
+            written_bytes: AtomicU64::new(0),
             sealed: Mutex::default(),
             slot: CommitSlot::default(),
             store: StoreQueue::default(),
@@ -135,7 +139,8 @@ impl Hub {
         if committed > *told {
             *told = committed;
             let sealed = std::mem::take(&mut *lock(&self.sealed));
-            engine.step(now, Input::Committed { seq: committed, sealed }, outputs);
+            let written_bytes = self.written_bytes.swap(0, Ordering::Relaxed);
+            engine.step(now, Input::Committed { seq: committed, written_bytes, sealed }, outputs);
         }
         for mail in std::mem::take(&mut *lock(&self.mail)) {
             engine.step(now, mail.into(), outputs);
@@ -241,7 +246,9 @@ impl Hub {
     }
 
     /// The committer's news: everything up to `seq` is synced.
-    pub(super) fn publish_commit(&self, seq: Seq, sealed: Vec<SegmentSummary>) {
+    pub(super) fn publish_commit(&self, done: Committed) {
+        let Committed { synced: seq, sealed, written_bytes, .. } = done;
+        self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
         if !sealed.is_empty() {
             lock(&self.sealed).extend(sealed);
             self.store.prepare();

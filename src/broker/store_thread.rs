@@ -121,7 +121,7 @@ impl<S: StateStore> StoreThread<S> {
         let mut reader = Reader::default();
         let mut troubles = Troubles::default();
         let mut measured = Instant::now();
-        let mut used_bytes = self.measure(&mut troubles);
+        self.measure(&mut troubles);
         // The first spare, before anyone waits for it.
         self.hub.store.prepare();
         loop {
@@ -134,17 +134,21 @@ impl<S: StateStore> StoreThread<S> {
                     for number in numbers {
                         troubles.note("free segments", self.store.recycle(number));
                     }
-                    used_bytes = self.measure(&mut troubles);
+                    self.measure(&mut troubles);
                     measured = Instant::now();
                 }
                 Job::Apply(stamp, changes) => troubles.note("apply state", self.state.apply(&changes, stamp)),
-                Job::Prepare if used_bytes.saturating_add(self.store.segment_size()) <= self.disk_budget => {
-                    troubles.note("prepare a segment", self.store.prepare_spare());
+                Job::Prepare => {
+                    // The log has gone on to its next segment: the engine hears of it, whether there is room for a spare or not.
+                    let used_bytes = self.measure(&mut troubles);
+                    measured = Instant::now();
+                    if used_bytes.saturating_add(self.store.segment_size()) <= self.disk_budget {
+                        troubles.note("prepare a segment", self.store.prepare_spare());
+                    }
                 }
-                Job::Prepare => {}
                 Job::Measure => {
                     clock::look_up_synced();
-                    used_bytes = self.measure(&mut troubles);
+                    self.measure(&mut troubles);
                     measured = Instant::now();
                 }
                 Job::Quit => break,
@@ -158,7 +162,8 @@ impl<S: StateStore> StoreThread<S> {
         match self.data_dir.usage() {
             Ok(usage) => {
                 let (used_bytes, free_bytes) = (usage.used_bytes, usage.free_bytes);
-                self.hub.send(Mail::Space { used_bytes, free_bytes });
+                let log_bytes = self.store.bytes_used().unwrap_or(0);
+                self.hub.send(Mail::Space { used_bytes, log_bytes, free_bytes });
                 used_bytes
             }
             Err(error) => {

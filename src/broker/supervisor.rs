@@ -26,7 +26,7 @@ pub(super) fn ready(addresses: &[SocketAddr]) {
 /// The orderly stop begins.
 pub(super) fn stopping(signal: Option<Signal>) {
     if let Some(signal) = signal {
-        ::log::info!(target: "broker", "{signal:?}: stopping");
+        ::log::info!(target: "broker", "SIG{}: stopping", format!("{signal:?}").to_uppercase());
     }
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
@@ -42,8 +42,12 @@ pub(super) async fn until_signal(mut signals: Signals, turns: impl Fn() -> u64) 
             Timer::after(period).await;
             None
         };
-        if let Some(signal) = smol::future::or(signal, timer).await {
-            return signal.and_then(Result::ok);
+        match smol::future::or(signal, timer).await {
+            Some(Some(Ok(Signal::Hup))) => {
+                ::log::warn!(target: "broker", "SIGHUP: this version reads its configuration at the start only; restart it");
+            }
+            Some(signal) => return signal.and_then(Result::ok),
+            None => {}
         }
         let now = turns();
         if now != seen {

@@ -155,10 +155,10 @@ impl Engine {
             },
             disk: DiskStatus {
                 budget_bytes: self.settings.gateway.disk_budget,
-                used_bytes: self.used_bytes,
+                used_bytes: self.used_bytes.max(self.bytes_in_use()),
                 free_bytes: self.free_bytes.unwrap_or(0),
                 segments: self.log.segments().len() as u64 + 1,
-                written_bytes: 0,
+                written_bytes: self.counters.written_bytes,
                 payload_bytes: self.counters.payload_bytes,
             },
             losses: self.counters.losses(),
@@ -211,7 +211,15 @@ impl Engine {
             return Some(format!("the log cannot be written: {fault}"));
         }
         if self.full {
-            return Some("the disk budget is reached".to_owned());
+            return Some(match self.disk_full() {
+                false => "the disk budget is reached".to_owned(),
+                true => {
+                    format!(
+                        "no space left on the file system of {}: free some",
+                        self.settings.gateway.data_dir.display()
+                    )
+                }
+            });
         }
         (self.stopping != super::Stopping::No).then(|| "the gateway is stopping".to_owned())
     }

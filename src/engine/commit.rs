@@ -124,7 +124,9 @@ impl Engine {
     /// has no code for it. Sent again, it is a new record.
     pub(super) fn replica_refused(&mut self, id: PartitionId, offset: Offset, out: &mut Outputs) {
         let Some(partition) = self.partitions.get_mut(&id) else { return };
-        let Some(index) = partition.waiting.iter().position(|waiting| waiting.own && waiting.offset == offset) else { return };
+        let Some(index) = partition.waiting.iter().position(|waiting| waiting.own && waiting.offset == offset) else {
+            return;
+        };
         let Some(waiting) = partition.waiting.remove(index) else { return };
         if let Some((conn, version)) = self.conn_of(waiting.session)
             && version != Version::V5

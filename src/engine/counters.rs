@@ -12,6 +12,7 @@ pub(super) struct Counters {
     acks: HashMap<(Acks, Reason), u64, FixedState>,
     lost: HashMap<(Option<StreamId>, &'static str), u64, FixedState>,
     pub(super) payload_bytes: u64,
+    pub(super) written_bytes: u64,
     pub(super) delivered: u64,
     pub(super) commits: u64,
     pub(super) commit_records: u64,

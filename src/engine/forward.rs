@@ -181,6 +181,7 @@ impl Engine {
 
     fn carry_out(&mut self, now: Now, id: UpstreamId, mut outputs: Vec<LinkOutput>, out: &mut Outputs) {
         let mut recorded = None;
+        let name = self.upstreams.get(usize::from(id.0)).map(|upstream| upstream.name.clone()).unwrap_or_default();
         for output in outputs.drain(..) {
             match output {
                 LinkOutput::Order(order) => out.push(Output::Upstream { id, order }),
@@ -205,7 +206,7 @@ impl Engine {
                         LinkGravity::Info => Severity::Info,
                     },
                     part: "upstream",
-                    text,
+                    text: format!("{name}: {text}"),
                 })),
             }
         }

@@ -50,6 +50,8 @@ pub enum Input<'a> {
     Committed {
         /// Last synced frame.
         seq: Seq,
+        /// Bytes written for it since the last such input.
+        written_bytes: u64,
         /// Segments sealed since the last such input.
         sealed: Vec<crate::log::segments::SegmentSummary>,
     },
@@ -76,6 +78,8 @@ pub enum Input<'a> {
     Space {
         /// Bytes that data_dir takes.
         used_bytes: u64,
+        /// Of these, the log's segments and spares.
+        log_bytes: u64,
         /// Bytes free on the file system.
         free_bytes: u64,
     },

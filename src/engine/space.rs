@@ -8,8 +8,9 @@ use crate::types::{Offset, PartitionId};
 
 impl Engine {
     /// What the store thread measured.
-    pub(super) fn space(&mut self, used_bytes: u64, free_bytes: u64) {
+    pub(super) fn space(&mut self, used_bytes: u64, log_bytes: u64, free_bytes: u64) {
         self.used_bytes = used_bytes;
+        self.other_bytes = used_bytes.saturating_sub(log_bytes);
         self.free_bytes = Some(free_bytes);
         self.space_due = true;
     }
@@ -27,10 +28,9 @@ impl Engine {
         }
         let budget = self.settings.gateway.disk_budget;
         let segment = self.settings.device.segment_size;
-        // Segments are counted here, since the measure lags behind; what is not segments (sled, a quarantine) is measured.
-        let in_use = (self.log.segments().len() as u64 + 1) * segment;
-        let other = self.other_bytes();
-        let needed = bytes_needed(in_use + other, budget, segment);
+        let in_use = self.bytes_in_use();
+        // What may go goes a segment before publishes would have to stop.
+        let needed = bytes_needed(in_use + segment, budget, segment);
         if !self.log.is_freeing() {
             let plan = plan(&self.log, &self.policies(), needed, segment);
             for (partition, records) in &plan.lost {
@@ -38,30 +38,36 @@ impl Engine {
             }
             self.log.retain(&plan);
         }
-        // The reserve is the cleaner's: at its edge publishes stop, not beyond it.
-        let budget_full = in_use + other + (CLEANER_RESERVE_SEGMENTS - 1) * segment > budget;
-        let disk_full = self.free_bytes.is_some_and(|free| free < segment);
-        let full = budget_full || disk_full;
+        // The reserve is the cleaner's: what is on its way to the disk, and the spare.
+        let budget_full = in_use + CLEANER_RESERVE_SEGMENTS * segment > budget;
+        let full = budget_full || self.disk_full();
         if self.full && !full {
             self.conditions += 1;
         }
         self.full = full;
     }
 
-    /// Bytes in data_dir that are not segments in use.
-    fn other_bytes(&self) -> u64 {
-        let segments = (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size;
-        self.used_bytes.saturating_sub(segments)
+    /// Segments are counted here, since a measure lags behind; what is not the log's (sled, a quarantine) is measured.
+    pub(super) fn bytes_in_use(&self) -> u64 {
+        (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size + self.other_bytes
+    }
+
+    /// Whether the file system has no room for another segment, whatever the budget says.
+    pub(super) fn disk_full(&self) -> bool {
+        self.free_bytes.is_some_and(|free| free < self.settings.device.segment_size)
     }
 
     fn policies(&self) -> Vec<PartitionPolicy> {
         let policy = |id: PartitionId| {
             let stream = self.streams.get(&id.stream)?;
+            let passed = self.passed(id);
+            // What nobody asked to keep gives way to what somebody did; counted as lost.
+            let gives_way = passed.is_none() && !stream.asked_for;
             Some(PartitionPolicy {
                 partition: id,
-                passed: self.passed(id),
+                passed: if gives_way { Some(0) } else { passed },
                 keep_bytes: stream.settings.retention_bytes,
-                retain_unforwarded: stream.settings.retain_unforwarded,
+                retain_unforwarded: stream.settings.retain_unforwarded && !gives_way,
             })
         };
         self.log.partitions().filter_map(policy).collect()

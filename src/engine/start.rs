@@ -100,6 +100,7 @@ impl Engine {
             space_due: true,
             forward_due: true,
             used_bytes: 0,
+            other_bytes: 0,
             free_bytes: None,
             commit_waits_since: None,
             turn_bytes: 0,
@@ -186,7 +187,8 @@ impl Engine {
         }
         let name = stream.name.clone();
         let replicated = !replicas.is_empty();
-        self.streams.insert(id, Stream { name, settings: stream, partitions, replicated, configured });
+        let asked_for = configured && ![DEFAULT_STREAM, DEAD_LETTER_STREAM].contains(&name.as_str());
+        self.streams.insert(id, Stream { name, settings: stream, partitions, replicated, asked_for, configured });
     }
 
     /// How far an upstream was with a partition when that was last recorded.

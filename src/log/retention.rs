@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 pub struct PartitionPolicy {
     /// Which.
     pub partition: PartitionId,
-    /// Everything below this offset has been passed by every upstream that carries the partition; `None` if none does, so that
-    /// nothing is held back.
+    /// Everything below this offset has been passed by every upstream that carries the partition; `None` if none does: then it is
+    /// given up beyond `keep_bytes` only, not for space.
     pub passed: Option<Offset>,
     /// Bytes of the partition's stream to keep, all its partitions together; `None` keeps until the space is needed.
     pub keep_bytes: Option<u64>,
@@ -56,7 +56,7 @@ pub fn bytes_needed(used_bytes: u64, budget_bytes: u64, segment_size: u64) -> u6
 }
 
 /// Which of the oldest segments may go: as many as exceed what their streams are to keep, and for `needed_bytes` of space also
-/// others that every upstream has passed. A partition without a policy (its stream was removed) holds nothing back.
+/// others that some upstream carries and every one has passed. A partition without a policy (its stream was removed) holds nothing back.
 pub fn plan(log: &Log, policies: &[PartitionPolicy], needed_bytes: u64, segment_size: u64) -> RetentionPlan {
     let policies: BTreeMap<PartitionId, &PartitionPolicy> =
         policies.iter().map(|policy| (policy.partition, policy)).collect();
@@ -78,7 +78,8 @@ pub fn plan(log: &Log, policies: &[PartitionPolicy], needed_bytes: u64, segment_
             let Some(policy) = policies.get(&range.partition) else { return true };
             let passed = policy.passed.is_none_or(|passed| range.next <= passed);
             let over = |keep| left.get(&range.partition.stream).copied().unwrap_or(0) >= keep;
-            (passed || !policy.retain_unforwarded) && (pressed || policy.keep_bytes.is_some_and(over))
+            (passed || !policy.retain_unforwarded)
+                && ((pressed && policy.passed.is_some()) || policy.keep_bytes.is_some_and(over))
         });
         if !may_go {
             break;

@@ -480,6 +480,7 @@ fn retention_frees_only_what_was_passed_and_only_as_much_as_it_must() {
     assert_eq!(numbers(Some(100), None, 1), 1, "space is needed");
     assert_eq!(numbers(Some(100), None, 2 * SEGMENT), 2);
     assert_eq!(numbers(Some(0), None, 2 * SEGMENT), 0);
+    assert_eq!(numbers(None, None, 2 * SEGMENT), 0, "nobody has it but we: refused rather than given up");
     let kept = kit.log.bytes_of(p(1, 0)) - 1;
     assert_eq!(numbers(Some(100), Some(kept), 0), 0, "never below the limit");
     let first = kit.log.segments().next().unwrap().range(p(1, 0)).unwrap().next;

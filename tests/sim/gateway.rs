@@ -154,14 +154,14 @@ impl Gateway {
         if self.committed > self.told {
             self.told = self.committed;
             let sealed = std::mem::take(&mut self.sealed);
-            self.engine.step(world.now, Input::Committed { seq: self.told, sealed }, &mut outputs);
+            self.engine.step(world.now, Input::Committed { seq: self.told, written_bytes: 0, sealed }, &mut outputs);
         }
         while let Some(mail) = self.mail.pop_front() {
             let id = UpstreamId(0);
             let input = match mail {
                 Mail::Read { ticket, result } => Input::Read { ticket, result },
                 Mail::Upstream { event } => Input::Upstream { id, event },
-                Mail::Space { used_bytes } => Input::Space { used_bytes, free_bytes: 1 << 40 },
+                Mail::Space { used_bytes } => Input::Space { used_bytes, log_bytes: used_bytes, free_bytes: 1 << 40 },
                 Mail::CommitFailed { error } => Input::CommitFailed { error },
                 Mail::Status => Input::Admin { ticket: STATUS, command: AdminCommand::Status },
                 Mail::Stop => Input::Stop,

@@ -143,8 +143,11 @@ impl Link {
             return Ok(());
         };
         if !self.v5 && matches!(&wire, Wire::Publish(publish) if self.plan.refused_for_good(&publish.payload)) {
-            self.answer(gateway, world);
-            self.connection = None;
+            // What it had answered arrives before the end of the stream.
+            let acks = self.connection.take().map(|connection| Vec::from(connection.to_gateway)).unwrap_or_default();
+            if !acks.is_empty() {
+                gateway.tell(LinkEvent::Acks(acks));
+            }
             world.note(format_args!("the centre closes at a record"));
             gateway.tell(down(DownKind::ClosedInFlight));
             return Ok(());

@@ -76,6 +76,10 @@ pub struct Shape {
     pub replica: bool,
     pub publishers: usize,
     pub subscribers: usize,
+    /// Large payloads, so that segments fill.
+    pub heavy: bool,
+    /// Streams keep little of what the centre has, so that segments are freed.
+    pub forgetful: bool,
 }
 
 impl Plan {
@@ -90,6 +94,8 @@ impl Plan {
             replica: rng.coin(),
             publishers: 3 + rng.index(4),
             subscribers: rng.index(4),
+            heavy: rng.permille(400),
+            forgetful: rng.coin(),
         };
         Self { seed, faults, bug: Bug::None, lives: 2 + rng.below(4) as u32, steps: 300 + rng.below(2200), shape }
     }
@@ -114,6 +120,9 @@ impl Plan {
             critical.min_insync_replicas = 2;
             streams.push(critical);
             carried.push("critical".to_owned());
+        }
+        for stream in streams.iter_mut().filter(|_| shape.forgetful) {
+            stream.retention_bytes = Some(16 << 10);
         }
         Settings {
             profile: "generic".to_owned(),

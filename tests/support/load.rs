@@ -26,7 +26,7 @@ pub struct Plan {
     pub topics: usize,
     /// After so many messages it is done.
     pub messages: u64,
-    /// Pause after each message, for a steady rate.
+    /// Pause after each burst, which fills the window: for a steady rate.
     pub pause: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Plan {
         Self { messages, ..self }
     }
 
-    /// With a pause after each message.
+    /// A burst of one window, then a pause.
     pub fn every(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
@@ -208,14 +208,12 @@ impl State {
 
     fn send_new(&mut self, client: &mut Client) -> io::Result<()> {
         let free = self.done.plan.window.saturating_sub(self.flights.len());
-        let paused = !self.done.plan.pause.is_zero();
-        let most = if paused { free.min(1) } else { free };
         // Where a window is full it is refilled when a quarter is free, as any good client does.
-        if most == 0 || (!paused && free * 4 < self.done.plan.window) {
+        if free == 0 || free * 4 < self.done.plan.window {
             return Ok(());
         }
         let mut packets = Vec::new();
-        for _ in 0..most {
+        for _ in 0..free {
             let seq = self.done.sent;
             if seq >= self.done.plan.messages {
                 break;
@@ -225,9 +223,7 @@ impl State {
             packets.push(self.packet(&flight, false));
             self.flights.push_back(flight);
         }
-        if paused {
-            std::thread::sleep(self.done.plan.pause);
-        }
+        std::thread::sleep(self.done.plan.pause);
         client.wire.send(&packets)
     }
 
