@@ -64,6 +64,7 @@ pub struct Engine {
     settings: Arc<Settings>,
     gateway_id: String,
     boot: BootId,
+    log_id_text: String,
     log: Log,
     router: Router,
     registry: Registry,
@@ -264,7 +265,7 @@ impl Engine {
             out.push(Output::Commit(group));
         }
         self.push_fresh(out);
-        let more = self.pump_sessions(out) | self.pump_links(now, out);
+        let more = self.pump_sessions(now, out) | self.pump_links(now, out);
         self.release_held(out);
         self.continue_stop(now, out);
         if more || self.log.open_bytes() > 0 {

@@ -249,8 +249,12 @@ impl World {
                 let session_present = self.peer.has_session;
                 self.peer.has_session = true;
                 self.connected = true;
-                // Stricter than the specification, which counts per connection: Mosquitto counts what it still holds.
-                self.peer.open = self.peer.held.keys().copied().collect();
+                // The specification counts per connection. Mosquitto counts what it still holds as well, and that is kept to, except
+                // where a record was refused or is gone and the crash came before that was durable: its place was taken already.
+                self.peer.open.clear();
+                if self.habits.vanish == 0 && self.habits.for_good == 0 {
+                    self.peer.open.extend(self.peer.held.keys().copied());
+                }
                 self.note(format!("up present={session_present} clean={clean_start}"));
                 let receive_maximum = self.habits.receive_maximum;
                 self.event(LinkEvent::Up { session_present, receive_maximum, maximum_packet_size: 1_000 });

@@ -56,6 +56,11 @@ impl Engine {
             Ok(accepted) => accepted,
             Err(refusal) => return self.refuse_connect(conn, connect.version, &refusal, out),
         };
+        // A refusal changes nothing: the former session and its connection stay.
+        if accepted.will.as_ref().is_some_and(|will| !self.wills.has_room(will)) {
+            let refusal = Refusal { reason: Reason::QUOTA_EXCEEDED, text: "there is no room for this will" };
+            return self.refuse_connect(conn, connect.version, &refusal, out);
+        }
         let opened = self.registry.connect(
             conn,
             &accepted.client_id,
@@ -76,12 +81,8 @@ impl Engine {
             self.end_session(now, ended, out);
         }
         self.wills.resumed(opened.id);
-        if let Some(will) = accepted.will.clone()
-            && !self.wills.keep(opened.id, will)
-        {
-            let refusal = Refusal { reason: Reason::QUOTA_EXCEEDED, text: "there is no room for this will" };
-            self.registry.disconnected(opened.id, conn, Expiry::WithConnection, now.mono_ns);
-            return self.refuse_connect(conn, connect.version, &refusal, out);
+        if let Some(will) = accepted.will.clone() {
+            self.wills.keep(opened.id, will);
         }
         let session = self.sessions.entry(opened.id).or_insert_with(|| Session::new(accepted.client_id.clone()));
         session.persistent = accepted.expiry.is_persistent();
@@ -202,7 +203,9 @@ impl Engine {
             Reading::Behind(_) => {}
         }
         session.reading = Reading::Live;
-        if session.persistent && expiry.is_persistent() {
+        // Where nothing was delivered since the last one, the saved cursor is as good: a client that comes and goes writes nothing.
+        let saved = self.log.state().get(ControlKind::SessionCursor, &durable::session_key(id)).is_some();
+        if session.persistent && expiry.is_persistent() && (session.cursor_dirty || !saved || expiry != Expiry::Never) {
             self.save_cursor(now, id);
         }
         if let Some(will) = self.wills.disconnected(id, how, expiry, now.mono_ns) {
@@ -352,7 +355,9 @@ impl Engine {
         let position = session.outbound.cursor();
         session.cursor_dirty = false;
         session.cursor_saved_ns = now.mono_ns;
-        let offline_wall_ms = if session.conn.is_none() && now.wall_synced { now.wall_ms } else { None };
+        // Only a session that expires needs to know since when it is alone.
+        let expires = matches!(self.registry.get(id).map(|session| session.expiry), Some(Expiry::AfterSeconds(_)));
+        let offline_wall_ms = if session.conn.is_none() && expires && now.wall_synced { now.wall_ms } else { None };
         let value = durable::SessionCursorV1 { position, beyond: session.outbound.beyond().collect(), offline_wall_ms }
             .encode();
         self.log.control(ControlRecord::put(ControlKind::SessionCursor, durable::session_key(id), value));

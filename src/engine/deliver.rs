@@ -3,6 +3,7 @@
 //! cannot take a message at QoS 1 or 2 stops being pushed to and reads the log from there, so that no session has a queue.
 
 use super::Engine;
+use super::forward::age_ms;
 use super::io::{Output, Outputs};
 use super::reader::{LogReader, Next};
 use super::reads::Asker;
@@ -14,7 +15,7 @@ use crate::mqtt::{Ack, Packet, Publish, QoS, Reason};
 use crate::router::{MatchSet, Matched, Own};
 use crate::session::outbound::Passed;
 use crate::settings::ReadLevel;
-use crate::types::{ConnId, LogPosition, Offset, PartitionId, Seq, SessionId};
+use crate::types::{ConnId, LogPosition, Now, Offset, PartitionId, Seq, SessionId};
 use std::sync::Arc;
 
 /// A message on its way to the sessions that match it.
@@ -164,10 +165,9 @@ impl Engine {
         message.qos = qos;
         message.retain = entry.retain_as_published && publish.retain;
         identify(&mut message, entry);
-        if state.max_packet_size != u32::MAX
-            && publish_len(&message, state.version) + 2 > state.max_packet_size as usize
-        {
+        if state.max_packet_size != u32::MAX && publish_len(&message, state.version) > state.max_packet_size as usize {
             // Too large for this client: as if it had been sent [MQTT-3.1.2-25].
+            self.counters.lost(stored.map(|(id, _)| id.stream), "packet_too_large", 1);
             return Pushed::Done;
         }
         if qos != QoS::AtMostOnce {
@@ -219,13 +219,13 @@ impl Engine {
     }
 
     /// Lets sessions that are behind take from the log, each a bounded piece. Returns whether any is left over.
-    pub(super) fn pump_sessions(&mut self, out: &mut Outputs) -> bool {
+    pub(super) fn pump_sessions(&mut self, now: Now, out: &mut Outputs) -> bool {
         for _ in 0..self.runnable.len() {
             let Some(id) = self.runnable.pop_front() else { break };
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.runnable = false;
             }
-            if self.pump_session(id, out) {
+            if self.pump_session(now, id, out) {
                 self.make_runnable(id);
             }
         }
@@ -233,7 +233,7 @@ impl Engine {
     }
 
     /// `true`: it used up its share and could go on.
-    fn pump_session(&mut self, id: SessionId, out: &mut Outputs) -> bool {
+    fn pump_session(&mut self, now: Now, id: SessionId, out: &mut Outputs) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let Some(conn) = session.conn else { return false };
         let persistent = session.persistent;
@@ -262,7 +262,7 @@ impl Engine {
             let mut blocked = false;
             for record in frame.records_from(from) {
                 let Ok(record) = record else { continue };
-                if !self.offer_record(id, conn, &record, out) {
+                if !self.offer_record(now, id, conn, &record, out) {
                     reader.advance(record.position);
                     blocked = true;
                     break;
@@ -280,7 +280,14 @@ impl Engine {
     }
 
     /// `false`: it cannot be taken now.
-    fn offer_record(&mut self, id: SessionId, conn: ConnId, record: &StoredRecord, out: &mut Outputs) -> bool {
+    fn offer_record(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        conn: ConnId,
+        record: &StoredRecord,
+        out: &mut Outputs,
+    ) -> bool {
         let stored = Some((record.partition, record.offset));
         let clogged = self.conns.get(&conn).is_none_or(|state| state.clogged);
         let hidden = self.hidden(stored);
@@ -288,6 +295,8 @@ impl Engine {
         if clogged || hidden || session.outbound.is_full() {
             return false;
         }
+        let (persistent, age_s) =
+            (session.persistent, age_ms(&self.log, self.boot, &record.ingest, now).map(|ms| ms / 1000));
         let mut publish = Publish {
             dup: false,
             qos: record.qos,
@@ -309,6 +318,9 @@ impl Engine {
             }
             Passed::New => {}
         }
+        if persistent && record.qos == QoS::AtMostOnce {
+            return true; // QoS 0 is not replayed to durable sessions [design §7]
+        }
         let Some(entry) = self.router.matches_session(id, &record.topic, record.position) else { return true };
         let own = self.client_of(id) == record.client;
         let entry = match entry.own {
@@ -317,9 +329,23 @@ impl Engine {
             _ => entry,
         };
         publish.retain = record.retain;
+        if !still_wanted(&mut publish, age_s) {
+            self.counters.lost(Some(record.partition.stream), "expired", 1);
+            return true;
+        }
         let pushed = self.push_one(&entry, conn, record.position, stored, &publish, out);
         matches!(pushed, Pushed::Done)
     }
+}
+
+/// Sets what is left of the message expiry interval [MQTT-3.3.2-6]; `false` if nothing is [MQTT-3.3.2-5].
+fn still_wanted(message: &mut Publish, age_s: Option<u64>) -> bool {
+    let Some(expiry) = message.properties.as_mut().and_then(|properties| properties.message_expiry_s.as_mut()) else {
+        return true;
+    };
+    let left = u64::from(*expiry).saturating_sub(age_s.unwrap_or(0));
+    *expiry = u32::try_from(left).unwrap_or(u32::MAX);
+    left > 0 || age_s.is_none()
 }
 
 /// Puts the identifiers of the subscriptions that matched into the message [MQTT-3.3.4-3].

@@ -16,7 +16,8 @@ use crate::mqtt::{Publish, QoS, Reason, Text, Version};
 use crate::replication::Link;
 use crate::replication::durable::{StateChange, StateKind};
 use crate::replication::link::{LinkEvent, LinkGravity, LinkOutput, Want};
-use crate::replication::mapping::{Mapper, Outgoing, Unmapped};
+use crate::replication::mapping::{Mapper, ORIGIN, Outgoing, Unmapped};
+use crate::session::extensions::value;
 use crate::types::{BootId, IngestTime, LogPosition, Now, Offset, PartitionId, StreamId, UpstreamId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,6 +35,8 @@ pub(super) struct Upstream {
     pub(super) refused: VecDeque<Refused>,
     /// Finds them in the log.
     pub(super) refused_reader: LogReader,
+    /// It was said that records come back.
+    pub(super) loop_told: bool,
     /// Kept between calls, so that nothing is allocated anew.
     pub(super) outputs: Vec<LinkOutput>,
 }
@@ -126,6 +129,7 @@ impl Engine {
         let mut outputs = std::mem::take(&mut upstream.outputs);
         let mut taken = 0;
         let mut more = false;
+        let mut looped = false;
         'reading: while taken < READ_BYTES_MAX {
             more = false;
             let reads = &mut self.reads;
@@ -149,6 +153,11 @@ impl Engine {
                         upstream.reader.advance(record.position);
                         break 'reading;
                     }
+                    Want::Send if comes_from(&record, self.log_id_text.as_bytes()) => {
+                        upstream.link.pass(record.partition, record.offset + 1);
+                        self.counters.lost(Some(record.partition.stream), "loop", 1);
+                        looped = true;
+                    }
                     Want::Send => {
                         let age_s = age_ms(&self.log, self.boot, &record.ingest, now).map(|ms| ms / 1000);
                         if !offer(upstream, &record, age_s, &mut outputs) {
@@ -161,6 +170,13 @@ impl Engine {
             more = true;
         }
         upstream.link.flush(now, &mut outputs);
+        if looped && !std::mem::replace(&mut upstream.loop_told, true) {
+            let text = format!(
+                "{}: records of this gateway came back to it: the upstream leads here; they are not sent again",
+                upstream.name
+            );
+            out.push(Output::Event(Event { severity: Severity::Error, part: "upstream", text }));
+        }
         self.carry_out(now, id, outputs, out);
         more
     }
@@ -292,6 +308,13 @@ impl Engine {
         let copy = NewRecord { publish: &publish, client: record.client.as_bytes(), key, source };
         self.log.append(self.dead_letter, copy, &now);
     }
+}
+
+/// Whether a record has been in this log before: it is its source, or the first source that it ever had.
+fn comes_from(record: &StoredRecord, log_id: &[u8]) -> bool {
+    let names_it = |source: &[u8]| source.windows(log_id.len()).any(|part| part == log_id);
+    let origin = record.properties.as_deref().and_then(|properties| value(&properties.user, ORIGIN));
+    record.source.as_deref().is_some_and(names_it) || origin.is_some_and(|origin| names_it(origin.as_bytes()))
 }
 
 /// Makes a record into the publish that goes upstream and offers it to the link. `false`: it has expired.

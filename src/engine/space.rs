@@ -52,9 +52,9 @@ impl Engine {
         (self.log.segments().len() as u64 + 1) * self.settings.device.segment_size + self.other_bytes
     }
 
-    /// Whether the file system has no room for another segment, whatever the budget says.
+    /// Whether the file system has no room for what is on its way and the cleaner's work, whatever the budget says.
     pub(super) fn disk_full(&self) -> bool {
-        self.free_bytes.is_some_and(|free| free < self.settings.device.segment_size)
+        self.free_bytes.is_some_and(|free| free < CLEANER_RESERVE_SEGMENTS * self.settings.device.segment_size)
     }
 
     fn policies(&self) -> Vec<PartitionPolicy> {

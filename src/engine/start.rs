@@ -69,10 +69,13 @@ impl Engine {
             max_packet_size: settings.device.max_packet_size,
             tail_bytes: budget / TAIL_SHARE,
         };
+        // What is on its way to the disk fits into one segment, so that the cleaner's reserve holds it.
+        let segment_bytes = usize::try_from(settings.device.segment_size).unwrap_or(usize::MAX);
         let log = Log::new(recovered, config);
         let mut engine = Self {
             gateway_id,
             boot,
+            log_id_text: log.log_id().to_string(),
             router: Router::new(seed),
             registry: Registry::new(seed),
             client_ids: ClientIds::new(seed),
@@ -106,7 +109,7 @@ impl Engine {
             turn_bytes: 0,
             counters: Default::default(),
             admin: Default::default(),
-            bounds: Bounds { uncommitted_bytes: budget / UNCOMMITTED_SHARE },
+            bounds: Bounds { uncommitted_bytes: (budget / UNCOMMITTED_SHARE).min(segment_bytes) },
             started_ns: now.mono_ns,
             last_upkeep_ns: now.mono_ns,
             stopping: Stopping::No,
@@ -240,6 +243,9 @@ impl Engine {
             }
             let (position, beyond) = cursor.map_or((first, Vec::new()), |cursor| (cursor.position, cursor.beyond));
             session.outbound = Outbound::restore(1, position, &beyond);
+            // Identifiers that were in flight are not known any more: begin elsewhere than the last life did, so that a client does
+            // not take a new message for one that it still holds.
+            session.outbound.begin_ids_after((self.log.epoch().wrapping_mul(7_919) % 65_535) as u16);
             self.sessions.insert(id, session);
         }
         for id in ended {
@@ -294,6 +300,7 @@ impl Engine {
                 mappers,
                 reader: LogReader::new(LogPosition::default(), Some(Arc::clone(&all))),
                 refused: VecDeque::new(),
+                loop_told: false,
                 refused_reader: LogReader::new(LogPosition::default(), Some(all)),
                 outputs: Vec::new(),
                 partitions,

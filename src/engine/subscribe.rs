@@ -35,7 +35,11 @@ impl Engine {
                                 let key = durable::subscription_key(id, filter);
                                 let Subscription { options, id: number, since } = subscription;
                                 let value = durable::SubscriptionV1::new(options, number, since).encode();
-                                self.log.control(ControlRecord::put(ControlKind::Subscription, key, value));
+                                // The same again, as many clients send at each connect, is on the disk already.
+                                let former = self.log.state().get(ControlKind::Subscription, &key);
+                                if former.is_none_or(|former| *former.value != *value) {
+                                    self.log.control(ControlRecord::put(ControlKind::Subscription, key, value));
+                                }
                             }
                         }
                         Err(error) => {

@@ -114,6 +114,11 @@ impl Outbound {
         }
     }
 
+    /// The next identifier follows this one.
+    pub fn begin_ids_after(&mut self, last: u16) {
+        self.last_id = last;
+    }
+
     /// Whether no further message at QoS 1 or 2 may leave now. The reader stops before the next record then.
     pub fn is_full(&self) -> bool {
         let crowded = self.entries.len() >= usize::from(self.max) + OUTBOUND_BEYOND_MAX;

@@ -246,7 +246,11 @@ impl Publisher {
         let (topic, acks) = self.topics[world.rng.index(self.topics.len())].clone();
         let qos = self.qos[world.rng.index(self.qos.len())];
         let poison = world.rng.permille(10) && topic.as_bytes().starts_with(b"sensors");
-        let len = if world.rng.permille(if self.plan.shape.heavy { 400 } else { 30 }) { world.rng.range(1000, 6000) } else { world.rng.range(8, 200) };
+        let len = if world.rng.permille(if self.plan.shape.heavy { 400 } else { 30 }) {
+            world.rng.range(1000, 6000)
+        } else {
+            world.rng.range(8, 200)
+        };
         let mut payload: Bytes = key.payload(len as usize, poison);
         if self.is_hopeless(&payload, acks) && qos != QoS::AtLeastOnce {
             payload = key.payload(100, false); // at QoS 2 it could never give the identifier up

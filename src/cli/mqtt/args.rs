@@ -156,3 +156,45 @@ fn tls(ca: &Path, client: Option<(&Path, &Path)>) -> Result<rustls::ClientConfig
     let explain = |error| Failure::usage(format!("{} and {}: {error}", certificate.display(), key.display()));
     builder.with_client_auth_cert(certificates(certificate)?, loaded).map_err(explain)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_takes_authorities_and_a_certificate_and_says_which_file_is_wrong() {
+        // The process has its provider from `main`; here it may be there already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certificate = file("cert.pem", &made.cert.pem());
+        let key = file("key.pem", &made.signing_key.serialize_pem());
+        let empty = file("empty.pem", "");
+        assert!(tls(&certificate, None).is_ok());
+        assert!(tls(&certificate, Some((&certificate, &key))).is_ok());
+        let wrong = |result: Result<rustls::ClientConfig, Failure>| result.map(drop).unwrap_err();
+        let cases = [
+            (tls(&empty, None), "empty.pem"),
+            (tls(Path::new("/nonexistent.pem"), None), "/nonexistent.pem"),
+            (tls(&certificate, Some((&certificate, &empty))), "empty.pem"),
+        ];
+        for (result, name) in cases {
+            let failure = wrong(result);
+            assert!(failure.code == 2 && failure.message.contains(name), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_file_may_end_in_a_line_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        std::fs::write(&path, "s e cret\r\n").unwrap();
+        assert_eq!(read_password(&path).unwrap(), "s e cret");
+        assert_eq!(read_password(&dir.path().join("absent")).unwrap_err().code, 2);
+    }
+}

@@ -113,6 +113,32 @@ fn a_message_that_the_replica_refuses_gets_its_reason_and_frees_its_identifier()
     assert_eq!(inbound.arrival(PubRec, 1, false), Arrival::New);
 }
 
+/// A client that is back sends again what has no answer. Were the first copy answered meanwhile, the second copy's answer could be
+/// taken for that of the identifier's next message.
+#[test]
+fn what_waited_for_a_former_connection_is_answered_only_when_it_is_sent_again() {
+    let mut inbound = Inbound::default();
+    let first = inbound.wait(PubAck, 1, 0, nothing);
+    let second = inbound.wait(PubAck, 2, 0, nothing);
+    inbound.resumed(5);
+    assert_eq!(inbound.arrival(PubAck, 1, true), Arrival::Attached);
+    let mut out = Vec::new();
+    inbound.resolve(first, Reason::SUCCESS, None, 0, |answer| out.push(answer.packet_id));
+    inbound.resolve(second, Reason::SUCCESS, None, 0, |answer| out.push(answer.packet_id));
+    assert_eq!(out, [1], "2 has not been sent on this connection");
+    assert_eq!(inbound.arrival(PubAck, 2, true), Arrival::New);
+}
+
+#[test]
+fn a_released_identifier_does_not_wait_any_more() {
+    let mut inbound = Inbound::default();
+    inbound.received(1);
+    let waiting = inbound.wait(PubRec, 1, 0, nothing);
+    assert!(inbound.is_waiting(waiting));
+    inbound.release(1);
+    assert!(!inbound.is_waiting(waiting));
+}
+
 #[test]
 fn a_retained_message_is_refused_where_that_was_announced() {
     let publish = Publish {
