@@ -13,7 +13,7 @@ fn forms_are_checked_one_by_one() {
         (
             "[device]\nio_threads = 0".to_owned(),
             "2:14: device.io_threads: ",
-            "expected \"auto\" or a whole number from 1 to 16, found 0",
+            "expected \"auto\" or a whole number from 1 to 64, found 0",
         ),
         (
             "[device]\nsegment_size = \"1KiB\"".to_owned(),
