@@ -45,6 +45,20 @@ struct Origin {
     source: Option<Text>,
 }
 
+/// A PUBLISH that is to be answered.
+#[derive(Clone, Copy)]
+struct Asked {
+    session: SessionId,
+    qos: QoS,
+    packet_id: u16,
+}
+
+impl Asked {
+    fn of(session: SessionId, publish: &Publish) -> Self {
+        Self { session, qos: publish.qos, packet_id: publish.packet_id }
+    }
+}
+
 /// Where a publish goes and how it is acknowledged.
 struct Plan {
     partition: Option<PartitionId>,
@@ -64,7 +78,7 @@ impl Engine {
             self.disconnect(conn, reason, "retained messages are not available", out);
             return Taken::Done;
         }
-        if self.answer_repeated(now, conn, session, &publish, out) {
+        if self.answer_repeated(now, session, &publish, out) {
             return Taken::Done;
         }
         let extensions = match PublishExtensions::read(publish.properties.as_deref()) {
@@ -101,7 +115,7 @@ impl Engine {
             return Taken::Done;
         }
         let origin = Origin { session, client, key, source };
-        self.store(now, conn, publish, &origin, partition, plan.level, out);
+        self.store(now, publish, &origin, partition, plan.level, out);
         Taken::Done
     }
 
@@ -157,11 +171,9 @@ impl Engine {
         None
     }
 
-    #[allow(clippy::too_many_arguments)] // each is a decision made before
     fn store(
         &mut self,
         now: Now,
-        conn: ConnId,
         publish: Publish,
         origin: &Origin,
         partition: PartitionId,
@@ -169,45 +181,44 @@ impl Engine {
         out: &mut Outputs,
     ) {
         let session = origin.session;
-        let (qos, packet_id) = (publish.qos, publish.packet_id);
+        let asked = Asked::of(session, &publish);
         let appended = self.append(now, publish, origin, partition);
         let seq = appended.position.seq;
-        if qos == QoS::ExactlyOnce {
-            self.remember_received(session, packet_id);
+        if asked.qos == QoS::ExactlyOnce {
+            self.remember_received(session, asked.packet_id);
         }
-        if qos == QoS::AtMostOnce {
+        if asked.qos == QoS::AtMostOnce {
             return;
         }
+        let Some((conn, _)) = self.conn_of(session) else { return };
         let with_source = level != Acks::Queued && self.wants_offsets(conn);
         self.counters.acked(level, Reason::SUCCESS);
         match level {
-            Acks::Queued => self.answer(session, qos, packet_id, Reason::SUCCESS, None, 0, out),
+            Acks::Queued => self.answer(asked, Reason::SUCCESS, None, 0, out),
             Acks::Synced => {
                 let properties = with_source.then(|| self.source_property(partition, appended.offset));
                 self.note_gate(conn, seq);
-                self.answer(session, qos, packet_id, Reason::SUCCESS, properties, seq, out);
+                self.answer(asked, Reason::SUCCESS, properties, seq, out);
             }
             Acks::Replicated => {
                 let waits = (partition, appended.offset, true);
-                self.answer_when_replicated(now, conn, session, qos, packet_id, waits, with_source, out);
+                self.answer_when_replicated(now, asked, waits, with_source, out);
             }
         }
     }
 
     /// The answer is made when the high watermark has passed a record.
-    #[allow(clippy::too_many_arguments)] // each is a field of what waits
     fn answer_when_replicated(
         &mut self,
         now: Now,
-        conn: ConnId,
-        session: SessionId,
-        qos: QoS,
-        packet_id: u16,
+        asked: Asked,
         (partition, offset, own): (PartitionId, Offset, bool),
         with_source: bool,
         out: &mut Outputs,
     ) {
+        let Asked { session, qos, packet_id } = asked;
         let (Some(kind), Some(state)) = (AnswerKind::of(qos), self.sessions.get_mut(&session)) else { return };
+        let Some(conn) = state.conn else { return };
         let place = state.inbound.wait(kind, packet_id, now.mono_ns, |answer| emit(conn, answer, out));
         let waiting = Waiting { offset, own, session, place, packet_id, qos, since_ns: now.mono_ns, with_source };
         if let Some(partition) = self.partitions.get_mut(&partition) {
@@ -246,7 +257,7 @@ impl Engine {
 
     /// A QoS 2 id that is known, or a DUP whose first copy still waits for the high watermark: answered or attached, not stored
     /// again [MQTT-4.3.3-10].
-    fn answer_repeated(&mut self, now: Now, conn: ConnId, id: SessionId, publish: &Publish, out: &mut Outputs) -> bool {
+    fn answer_repeated(&mut self, now: Now, id: SessionId, publish: &Publish, out: &mut Outputs) -> bool {
         let Some(kind) = AnswerKind::of(publish.qos) else { return false };
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         match session.inbound.arrival(kind, publish.packet_id, publish.dup) {
@@ -254,12 +265,12 @@ impl Engine {
             Arrival::Attached => {}
             Arrival::Again => match self.not_replicated(id, publish) {
                 Some(last) => {
-                    self.answer_when_replicated(now, conn, id, publish.qos, publish.packet_id, last, false, out);
+                    self.answer_when_replicated(now, Asked::of(id, publish), last, false, out);
                 }
                 // Its record may still be on its way to the disk.
                 None => {
                     let gate = self.newest_gate();
-                    self.answer(id, publish.qos, publish.packet_id, Reason::SUCCESS, None, gate, out);
+                    self.answer(Asked::of(id, publish), Reason::SUCCESS, None, gate, out);
                 }
             },
         }
@@ -317,18 +328,16 @@ impl Engine {
     }
 
     /// Makes the answer to a PUBLISH; it leaves in the order of the publishes, once frame `gate` is synced.
-    #[allow(clippy::too_many_arguments)] // each is a field of the answer
-    pub(super) fn answer(
+    fn answer(
         &mut self,
-        id: SessionId,
-        qos: QoS,
-        packet_id: u16,
+        asked: Asked,
         reason: Reason,
         properties: Option<Box<AckProperties>>,
         gate: Seq,
         out: &mut Outputs,
     ) {
-        let (Some(kind), Some(session)) = (AnswerKind::of(qos), self.sessions.get_mut(&id)) else { return };
+        let Asked { session, qos, packet_id } = asked;
+        let (Some(kind), Some(session)) = (AnswerKind::of(qos), self.sessions.get_mut(&session)) else { return };
         let Some(conn) = session.conn else { return };
         let answer = Answer { kind, packet_id, reason, properties, gate };
         session.inbound.answer(answer, |answer| emit(conn, answer, out));
@@ -392,7 +401,7 @@ impl Engine {
         let properties = state
             .problem_information
             .then(|| Box::new(AckProperties { reason_string: Some(Text::from_static(text)), user: Vec::new() }));
-        self.answer(session, publish.qos, publish.packet_id, reason, properties, 0, out);
+        self.answer(Asked::of(session, publish), reason, properties, 0, out);
     }
 
     /// A message of our own (a will): routed, stored and delivered like any other; where it cannot be stored it is counted.
