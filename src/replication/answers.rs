@@ -129,6 +129,9 @@ impl Link {
 
     fn received(&mut self, index: usize, offset: Offset) {
         if let Some(lane) = self.lanes.get_mut(index) {
+            if lane.cursor() == offset {
+                self.backoff.reset();
+            }
             lane.set(offset, Phase::Recording, &mut self.usage);
             lane.dirty = true;
         }
@@ -137,16 +140,20 @@ impl Link {
 
     fn done(&mut self, index: usize, offset: Offset) {
         if let Some(lane) = self.lanes.get_mut(index) {
+            let before = lane.cursor();
             lane.set(offset, Phase::Done, &mut self.usage);
             lane.trim(&mut self.usage);
             self.counts.forwarded += 1;
+            // Answers behind a record that the peer closes at are no reason to come back sooner: the oldest one decides.
+            if lane.cursor() > before {
+                self.backoff.reset();
+            }
         }
         self.progress(index, offset);
     }
 
     fn progress(&mut self, index: usize, offset: Offset) {
         self.touch(index);
-        self.backoff.reset();
         let Some(partition) = self.lanes.get(index).map(|lane| lane.partition) else { return };
         if !self.attempts.is_empty() {
             self.attempts.remove(&(partition, offset));
