@@ -106,7 +106,6 @@ pub struct Engine {
     free_bytes: Option<u64>,
     /// Since when a commit is awaited.
     commit_waits_since: Option<u64>,
-    turn_bytes: usize,
     counters: Counters,
     admin: admin::Questions,
     bounds: Bounds,
@@ -254,7 +253,6 @@ impl Engine {
 
     /// Ends a turn: what was appended goes to the committer, readers go on, held publishers are looked at again.
     pub fn finish_turn(&mut self, now: Now, out: &mut Outputs) {
-        self.turn_bytes = 0;
         if self.stopping == Stopping::Closed {
             return;
         }
@@ -271,11 +269,6 @@ impl Engine {
         if more || self.log.open_bytes() > 0 {
             out.push(Output::Wake { at_ns: now.mono_ns });
         }
-    }
-
-    /// Whether this turn has taken as much as it should.
-    pub fn turn_is_full(&self) -> bool {
-        self.turn_bytes >= crate::limits::TURN_BYTES_MAX
     }
 
     fn packets(&mut self, now: Now, conn: ConnId, inbox: &mut VecDeque<Packet>, out: &mut Outputs) {

@@ -218,8 +218,6 @@ pub const SUBSCRIPTION_IDS_MAX: usize = 4_096;
 pub const FIELD_BYTES_MAX: usize = 65_535;
 
 const _: () = assert!(FILTERS_PER_PACKET_MAX >= SUBSCRIPTIONS_PER_SESSION_MAX);
-// Router and sessions.
-
 // ── router, session ──
 /// Subscriptions of all sessions together.
 pub const SUBSCRIPTIONS_MAX: usize = 200_000;
@@ -258,8 +256,6 @@ pub const COMMIT_RETRY_MIN_NS: u64 = 100_000_000;
 pub const COMMIT_RETRY_MAX_NS: u64 = 5_000_000_000;
 /// Nanoseconds that the last bytes may take to leave when the process stops.
 pub const UNSENT_AT_STOP_NS: u64 = 300_000_000;
-
-// ── mqtt ──
 
 // The log.
 

@@ -239,7 +239,6 @@ impl Engine {
         let appended = self.log.append(partition, record, &now);
         self.counters.received(Some(partition.stream), publish.qos);
         self.counters.payload_bytes += publish.payload.len() as u64;
-        self.turn_bytes += appended.bytes;
         let matches = self.router.matches(&publish.topic);
         if !matches.entries.is_empty() {
             let publish = Arc::new(Publish { dup: false, packet_id: 0, ..publish });

@@ -106,7 +106,6 @@ impl Engine {
             other_bytes: 0,
             free_bytes: None,
             commit_waits_since: None,
-            turn_bytes: 0,
             counters: Default::default(),
             admin: Default::default(),
             bounds: Bounds { uncommitted_bytes: (budget / UNCOMMITTED_SHARE).min(segment_bytes) },
@@ -118,7 +117,7 @@ impl Engine {
         };
         engine.load_streams(now.mono_ns)?;
         engine.load_sessions(now);
-        engine.load_upstreams(seed, now)?;
+        engine.load_upstreams(seed)?;
         Ok(engine)
     }
 
@@ -253,7 +252,7 @@ impl Engine {
         }
     }
 
-    fn load_upstreams(&mut self, seed: u64, now: Now) -> Result<(), String> {
+    fn load_upstreams(&mut self, seed: u64) -> Result<(), String> {
         let settings = Arc::clone(&self.settings);
         for (index, upstream) in settings.upstreams.iter().enumerate() {
             let UpstreamKind::Mqtt(mqtt) = &upstream.kind;
@@ -307,7 +306,6 @@ impl Engine {
             });
             self.rewind(UpstreamId(index as u16));
         }
-        let _ = now;
         Ok(())
     }
 }
