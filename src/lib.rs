@@ -18,6 +18,8 @@
 #![forbid(unsafe_code)]
 
 pub mod limits;
+#[doc(hidden)]
+pub mod planted;
 pub mod settings;
 pub mod types;
 

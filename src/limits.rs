@@ -275,6 +275,8 @@ pub const STAMP_AHEAD_MAX: u64 = 1 << 32;
 pub const FOOTER_SHARE: u64 = 8;
 /// Keys of control records that are remembered for one segment's footer; with more, a rebuild reads its control frames.
 pub const SEGMENT_KEYS_MAX: usize = 16_384;
+/// Boots whose times are kept for one segment; with more, its age is unknown.
+pub const SEGMENT_BOOTS_MAX: usize = 16;
 /// Segments that a failing medium may leave behind at once; older failed attempts are given back first.
 pub const FAILED_SEGMENTS_MAX: usize = 2;
 /// Bytes that the reader of segments takes from the medium at once.

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("limits", &[]),
+    ("planted", &[]),
     ("settings", &["types", "limits"]),
     ("mqtt", &["types", "limits", "settings"]),
-    ("session", &["types", "limits", "settings", "mqtt"]),
-    ("router", &["types", "limits", "settings", "mqtt"]),
-    ("log", &["types", "limits", "settings", "mqtt"]),
-    ("replication", &["types", "limits", "settings", "mqtt"]),
-    ("engine", &["types", "limits", "settings", "mqtt", "session", "router", "log", "replication"]),
+    ("session", &["types", "limits", "planted", "settings", "mqtt"]),
+    ("router", &["types", "limits", "planted", "settings", "mqtt"]),
+    ("log", &["types", "limits", "planted", "settings", "mqtt"]),
+    ("replication", &["types", "limits", "planted", "settings", "mqtt"]),
+    ("engine", &["types", "limits", "planted", "settings", "mqtt", "session", "router", "log", "replication"]),
 ];
 
 const SHELL: &[&str] = &["storage", "net", "upstream", "admin"];

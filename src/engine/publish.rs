@@ -8,7 +8,7 @@ use crate::log::control::{ControlKind, ControlRecord};
 use crate::log::record::NewRecord;
 use crate::mqtt::properties::AckProperties;
 use crate::mqtt::{Ack, Packet, Publish, QoS, Reason, Text, Version};
-use crate::session::durable;
+use crate::session::durable::{self, ReceivedQos2V1};
 use crate::session::extensions::{PublishExtensions, SOURCE};
 use crate::session::inbound::{self, Answer, AnswerKind, Arrival};
 use crate::settings::WhenFull;
@@ -185,7 +185,7 @@ impl Engine {
         let appended = self.append(now, publish, origin, partition);
         let seq = appended.position.seq;
         if asked.qos == QoS::ExactlyOnce {
-            self.remember_received(session, asked.packet_id);
+            self.remember_received(session, asked.packet_id, partition, appended.offset);
         }
         if asked.qos == QoS::AtMostOnce {
             return;
@@ -277,22 +277,36 @@ impl Engine {
     }
 
     /// For a message at level -1 that was stored before, perhaps in a former life of the process: the last record of its partition, if
-    /// the high watermark has not passed it. That of the message is not known any more, and is not behind it.
+    /// the high watermark has not passed it. That of the message is known at QoS 2 only, and is not behind it.
     fn not_replicated(&mut self, id: SessionId, publish: &Publish) -> Option<(PartitionId, Offset, bool)> {
         let extensions = PublishExtensions::read(publish.properties.as_deref()).ok()?;
         let client = self.client_of(id);
         let plan = self.plan(publish, &client, extensions.acks, extensions.key).ok()?;
         let partition = plan.partition.filter(|_| plan.level == Acks::Replicated)?;
-        let last = self.log.leo(partition).checked_sub(1)?;
+        let received = self.received_as(id, publish.packet_id).filter(|_| publish.qos == QoS::ExactlyOnce);
+        let (partition, last) = match received {
+            Some(received) => (received.partition, received.offset),
+            None => (partition, self.log.leo(partition).checked_sub(1)?),
+        };
         (self.high_watermark(partition) <= last).then_some((partition, last, false))
     }
 
-    fn remember_received(&mut self, id: SessionId, packet_id: u16) {
+    /// What stands durably under a QoS 2 identifier.
+    fn received_as(&self, id: SessionId, packet_id: u16) -> Option<ReceivedQos2V1> {
+        let entry = self.log.state().get(ControlKind::ReceivedQos2, &durable::received_key(id, packet_id))?;
+        ReceivedQos2V1::decode(entry.version, &entry.value).ok()
+    }
+
+    fn remember_received(&mut self, id: SessionId, packet_id: u16, partition: PartitionId, offset: Offset) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.inbound.received(packet_id);
         if session.persistent {
             let key = durable::received_key(id, packet_id);
-            self.log.control(ControlRecord::put(ControlKind::ReceivedQos2, key, durable::received_value()));
+            self.log.control(ControlRecord::put(
+                ControlKind::ReceivedQos2,
+                key,
+                ReceivedQos2V1 { partition, offset }.encode(),
+            ));
         }
     }
 

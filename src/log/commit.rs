@@ -293,7 +293,7 @@ impl<S: LogStore + ?Sized> Committer<S> {
 fn footer_growth(group: &Group) -> u64 {
     let of = |frame: &Arc<Frame>| match frame.header.kind {
         FrameKind::Control => 32 + frame.body.len() as u64 + 26 * u64::from(frame.header.count),
-        _ => 96,
+        _ => 136,
     };
     group.frames.iter().map(of).sum()
 }

@@ -212,6 +212,8 @@ pub enum GapCause {
     Retention,
     /// A reader's cursor had passed them, so they had been given before.
     Cursor,
+    /// Dropped although not every upstream had them, since the space was needed.
+    DiskFull,
 }
 
 /// Value of [`ControlKind::Gap`], version 1. Key: [`partition_key`] and the first offset, big-endian.

@@ -6,8 +6,8 @@ use super::format::{FOOTER_MAGIC, FRAME_HEADER_BYTES, put, u32_at};
 use super::frame::{FrameHeader, FrameKind};
 use super::record::batch_time;
 use super::state::store_key;
-use crate::limits::{FRAME_ALIGN, INDEX_STEP_BYTES, SEGMENT_KEYS_MAX};
-use crate::types::{Offset, PartitionId, Seq};
+use crate::limits::{FRAME_ALIGN, INDEX_STEP_BYTES, SEGMENT_BOOTS_MAX, SEGMENT_KEYS_MAX};
+use crate::types::{BootId, IngestTime, Offset, PartitionId, Seq};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,6 +26,17 @@ pub struct PartitionRange {
     pub bytes: u64,
 }
 
+/// When the batches of one boot came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootSpan {
+    /// The boot.
+    pub boot: BootId,
+    /// Monotonic ms within that boot, of the earliest batch.
+    pub first_ms: u64,
+    /// Of the latest one.
+    pub last_ms: u64,
+}
+
 /// A sealed (or abandoned) segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentSummary {
@@ -41,6 +52,8 @@ pub struct SegmentSummary {
     pub ranges: Vec<PartitionRange>,
     /// Earliest and latest ingest time, wall ms, of batches whose clock was synchronised.
     pub wall_ms: Option<(i64, i64)>,
+    /// When its batches came in, boot by boot; `None` if there are more than [`SEGMENT_BOOTS_MAX`], so that its age is unknown.
+    pub boots: Option<Vec<BootSpan>>,
     /// Control records in it.
     pub control_records: u32,
 }
@@ -105,6 +118,7 @@ pub(crate) const FOOTER_LOCATOR_BYTES: usize = 8;
 const INDEX_ENTRY_BYTES: usize = 40;
 const RANGE_BYTES: usize = 50;
 const KEY_PLACE_BYTES: usize = 26;
+const BOOT_SPAN_BYTES: usize = 36;
 const FOOTER_FIXED_BYTES: usize = 128;
 
 /// One partition in a segment, gathered frame by frame.
@@ -129,6 +143,8 @@ pub(crate) struct SegmentIndex {
     holes: Vec<(PartitionId, Offset, Offset)>,
     index: Vec<IndexEntry>,
     wall_ms: Option<(i64, i64)>,
+    boots: Vec<BootSpan>,
+    too_many_boots: bool,
     control_records: u32,
     control_places: Vec<u64>,
     keys: HashMap<Vec<u8>, KeyPlace, foldhash::fast::FixedState>,
@@ -180,10 +196,23 @@ impl SegmentIndex {
             self.index.push(IndexEntry { partition, offset: header.base_offset, seq: header.seq, place });
         }
         found.since += bytes;
-        let time = batch_time(body).filter(|time| time.wall_synced).and_then(|time| time.wall_ms);
-        if let Some(wall) = time {
+        let time = batch_time(body);
+        if let Some(time) = &time {
+            self.add_time(time);
+        }
+        if let Some(wall) = time.filter(|time| time.wall_synced).and_then(|time| time.wall_ms) {
             let (first, last) = self.wall_ms.unwrap_or((wall, wall));
             self.wall_ms = Some((first.min(wall), last.max(wall)));
+        }
+    }
+
+    fn add_time(&mut self, time: &IngestTime) {
+        let (boot, at) = (time.boot, time.mono_ms);
+        let room = self.boots.len() < SEGMENT_BOOTS_MAX;
+        match self.boots.iter_mut().rev().find(|span| span.boot == boot) {
+            Some(span) => (span.first_ms, span.last_ms) = (span.first_ms.min(at), span.last_ms.max(at)),
+            None if room => self.boots.push(BootSpan { boot, first_ms: at, last_ms: at }),
+            None => self.too_many_boots = true,
         }
     }
 
@@ -247,6 +276,7 @@ impl SegmentIndex {
             bytes: self.end,
             ranges: self.ranges.values().map(|found| found.range).collect(),
             wall_ms: self.wall_ms,
+            boots: (!self.too_many_boots).then(|| self.boots.clone()),
             control_records: self.control_records,
         }
     }
@@ -268,7 +298,10 @@ impl SegmentIndex {
 
     fn bound_without_controls(&self) -> usize {
         let fixed = FRAME_HEADER_BYTES + FOOTER_FIXED_BYTES + FOOTER_LOCATOR_BYTES + FRAME_ALIGN;
-        fixed + self.ranges.len() * RANGE_BYTES + self.index.len() * INDEX_ENTRY_BYTES
+        fixed
+            + self.boots.len() * BOOT_SPAN_BYTES
+            + self.ranges.len() * RANGE_BYTES
+            + self.index.len() * INDEX_ENTRY_BYTES
     }
 
     /// The footer's body, its frame being a multiple of 8 and at most `room` bytes long; `None` if even the short form does not

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Session` | session | [`SessionV1`] |
 //! | `Subscription` | session, filter | [`SubscriptionV1`] |
-//! | `ReceivedQos2` | session, packet id | nothing |
+//! | `ReceivedQos2` | session, packet id | [`ReceivedQos2V1`] |
 //! | `SessionCursor` | session | [`SessionCursorV1`] |
 //!
 //! Numbers in keys are big-endian, so that everything of one session stands together. A struct is never edited: a new version is a
@@ -12,7 +12,7 @@
 
 use super::connect::Expiry;
 use crate::mqtt::{QoS, SubscribeOptions, Text};
-use crate::types::{LogPosition, SessionId};
+use crate::types::{LogPosition, Offset, PartitionId, SessionId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,15 @@ impl SubscriptionV1 {
     }
 }
 
+/// What came in under a QoS 2 identifier that was not released yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceivedQos2V1 {
+    /// Where it is stored.
+    pub partition: PartitionId,
+    /// And as what.
+    pub offset: Offset,
+}
+
 /// How far a session is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionCursorV1 {
@@ -110,11 +119,6 @@ pub fn subscription_key(session: SessionId, filter: &Text) -> Vec<u8> {
 /// Key of a received QoS 2 identifier.
 pub fn received_key(session: SessionId, packet_id: u16) -> Vec<u8> {
     [&session.0.to_be_bytes()[..], &packet_id.to_be_bytes()].concat()
-}
-
-/// Value of a received QoS 2 identifier: that it is there says all.
-pub fn received_value() -> Vec<u8> {
-    Vec::new()
 }
 
 /// Reads [`session_key`].
@@ -193,6 +197,21 @@ impl SubscriptionV1 {
     }
 }
 
+impl ReceivedQos2V1 {
+    /// The value's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a value of any version that there is.
+    ///
+    /// # Errors
+    /// [`DurableError::Version`], [`DurableError::Value`].
+    pub fn decode(version: u8, value: &[u8]) -> Result<Self, DurableError> {
+        decode(version, value)
+    }
+}
+
 impl SessionCursorV1 {
     /// The value's bytes.
     pub fn encode(&self) -> Vec<u8> {
@@ -227,6 +246,7 @@ fn decode<'a, T: Deserialize<'a>>(version: u8, value: &'a [u8]) -> Result<T, Dur
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::StreamId;
     use proptest::prelude::*;
 
     #[test]
@@ -240,6 +260,10 @@ mod tests {
         assert_eq!(subscription.encode(), [2, 1, 0, 1, 1, 7, 0xac, 2, 2]);
         let read = SubscriptionV1::decode(1, &subscription.encode()).unwrap();
         assert_eq!((read, read.options()), (subscription, options));
+        let partition = PartitionId { stream: StreamId(300), partition: 2 };
+        let received = ReceivedQos2V1 { partition, offset: 5 };
+        assert_eq!(received.encode(), [0xac, 2, 2, 5]);
+        assert_eq!(ReceivedQos2V1::decode(1, &received.encode()), Ok(received));
         let cursor = SessionCursorV1 {
             position: LogPosition { seq: 1, index: 2 },
             beyond: vec![LogPosition { seq: 3, index: 4 }],
@@ -277,7 +301,7 @@ mod tests {
         #[test]
         fn damage_is_an_error_and_never_more(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = SessionV1::decode(1, &bytes).map(|read| read.texts());
-            let _ = SubscriptionV1::decode(1, &bytes);
+            let _ = (SubscriptionV1::decode(1, &bytes), ReceivedQos2V1::decode(1, &bytes));
             let _ = SessionCursorV1::decode(1, &bytes);
             let _ = (read_session_key(&bytes), read_subscription_key(&bytes), read_received_key(&bytes));
         }
